@@ -1,0 +1,3 @@
+"""Octavo: an LLM inference and serving engine, fastest on ordinary CPUs."""
+
+__version__ = "0.1.0"

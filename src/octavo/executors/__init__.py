@@ -1,0 +1,1 @@
+"""Executors run Programs. They know ops and memory, never a model or a request."""

@@ -1,0 +1,119 @@
+"""What an executor is: bind weights, own KV memory, run a batch. The whole hardware-plugin surface.
+
+Arrays are numpy, owned by the caller unless said otherwise. T = tokens of the step, R = rows
+(requests), S = rows that sample, G = KV groups, B = widest block table, P = positions to score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.program.program import Program
+from octavo.weights.source import ModelSource
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class SamplingBatch:
+    """One entry per sampling row. Applied in this order: raw logprobs are taken first; then mask,
+    bias (bans are -inf), penalties, temperature, min_p, top_k, top_p; then the draw."""
+
+    temperature: F32  # [S]; 0 = greedy
+    top_k: I32  # [S]; 0 = off
+    top_p: F32  # [S]; 1 = off
+    min_p: F32  # [S]; 0 = off
+    seed: U64  # [S]
+    position: I64  # [S] index in the sequence of the token being drawn: the counter of law 1
+    repetition: F32  # [S]; 1 = off
+    presence: F32  # [S]; 0 = off
+    frequency: F32  # [S]; 0 = off
+    penalty_row: I32  # [S] row of counts / seen, or -1
+    counts: I32  # [penalty rows, vocab] times a token was generated
+    seen: U32  # [penalty rows, ceil(vocab / 32)] bit set: token occurs in the prompt
+    bias_start: I32  # [S + 1] slices of bias_ids / bias_values
+    bias_ids: I32
+    bias_values: F32
+    mask_row: I32  # [S] row of masks, or -1
+    masks: U32  # [mask rows, ceil(vocab / 32)] bit set: token allowed
+    num_logprobs: I32  # [S]; -1 = none, 0 = the sampled token, k = also the k best
+    processed_logprobs: bool = False  # logprobs of the processed distribution instead of the raw one
+
+
+@dataclass(slots=True)
+class StepBatch:
+    token_ids: I32  # [T]
+    positions: I32  # [T]
+    row_starts: I32  # [R + 1] first token of each row
+    context_lens: I32  # [R] tokens of the row already in the KV cache before this step
+    block_tables: I32  # [G, R, B]
+    sample_tokens: I32  # [S] index in [0, T) of the token whose logits are sampled
+    sampling: SamplingBatch
+    score_tokens: I32  # [P] tokens whose logits score the next prompt token
+    score_targets: I32  # [P] that next token
+    score_top: int = 0  # how many best tokens to report beside each scored target
+
+
+@dataclass(slots=True)
+class StepOutput:
+    token_ids: I32  # [S]
+    logprobs: F32  # [S] of the sampled token (0 where num_logprobs is -1)
+    ranks: I32  # [S] 1 = best
+    top_ids: I32  # [S, K] K = largest num_logprobs of the step
+    top_logprobs: F32  # [S, K]
+    score_logprobs: F32  # [P]
+    score_ranks: I32  # [P]
+    score_top_ids: I32  # [P, score_top]
+    score_top_logprobs: F32  # [P, score_top]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    """Resolved: no "auto". `weights`: format of matrices: "f32" "f16" "bf16" "w8" "w4", or "file"
+    (keep the lattice of a quantised file where a format can, see quant)."""
+
+    weights: str
+    max_tokens: int  # most tokens in one step
+    max_rows: int
+    max_blocks_per_row: int
+    num_threads: int
+    isa: str  # native: "generic" | "avx2" | "avx512" | "avx512_bf16"; torch: "torch"
+    optimization_level: int = 2
+
+
+class Executor(Protocol):
+    """Life: bind -> allocate_kv -> run*. Raises KernelFault from `run`, WeightError from `bind`."""
+
+    def bind(self, program: Program, source: ModelSource, options: ExecutorOptions) -> None: ...
+
+    def allocate_kv(self, num_blocks: int) -> None: ...
+
+    def run(self, batch: StepBatch) -> StepOutput: ...
+
+    def logits(self, batch: StepBatch) -> F32:
+        """Raw logits `[S, vocab]` of the sampling rows, without drawing: for tests and scoring tools."""
+        ...
+
+    def read_blocks(self, blocks: list[int]) -> npt.NDArray[np.uint8]:
+        """`[len(blocks), block_bytes]`: copies of whole blocks (offload, transfer, tests)."""
+        ...
+
+    def write_blocks(self, blocks: list[int], data: npt.NDArray[np.uint8]) -> None: ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by name: weights, kv, arena, sampler."""
+        ...
+
+    def describe(self) -> list[list[str]]:
+        """Rows [topic, choice, reason] for the table of what actually runs (law 3)."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Model files: headers first, bytes by memory map. Knows formats, not models."""

@@ -1,0 +1,156 @@
+"""One step: apply the plan to the slots, gather a batch, run the executor, scatter what was drawn.
+
+Owns the order of these; knows neither how a batch is computed (executors) nor why it was planned
+(core). Python work is per request, never per layer.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.executors.base import Executor, StepBatch, StepOutput
+from octavo.wire.messages import StepPlan, StepResult, TokenLogprobs
+from octavo.worker.sampling import SamplingSlots
+from octavo.worker.slots import Slots
+
+I32 = npt.NDArray[np.int32]
+
+
+class StepRunner:
+    """`execute` is called with every plan, in order, by one thread."""
+
+    def __init__(self, executor: Executor, slots: Slots, sampling: SamplingSlots) -> None:
+        self.executor = executor
+        self.slots = slots
+        self.sampling = sampling
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        started = time.perf_counter()
+        self._apply(plan)
+        if not plan.slots:
+            return StepResult(step=plan.step)
+        rows = np.asarray(plan.slots, np.int32)  # [R] slots
+        counts = np.asarray(plan.counts, np.int32)  # [R]
+        samples = np.flatnonzero(plan.samples)  # [S] rows that draw
+        batch, scored = self._gather(rows, counts, samples)
+        output = self.executor.run(batch)
+        self.slots.computed[rows] += counts
+        result = StepResult(step=plan.step, token_ids=[[] for _ in plan.slots])
+        self._scatter(rows, samples, output, result)
+        self._score(scored, output, result)
+        result.elapsed_s = time.perf_counter() - started
+        return result
+
+    def _apply(self, plan: StepPlan) -> None:
+        for slot in plan.removed:
+            self.slots.remove(slot)
+            self.sampling.remove(slot)
+        for add in plan.added:
+            self.slots.add(add)
+            self.sampling.add(add)
+        for slot, group, ids in plan.new_blocks:
+            self.slots.extend(slot, group, ids)
+
+    def _gather(self, rows: I32, counts: I32, samples: npt.NDArray[np.int64]) -> tuple[StepBatch, list[_Scored]]:
+        s = self.slots
+        starts = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(counts, out=starts[1:])
+        context = s.computed[rows]
+        # position of token t of row r = context[r] + (t - starts[r])
+        positions = np.arange(starts[-1], dtype=np.int32) + np.repeat(context - starts[:-1], counts)
+        token_ids = s.tokens[np.repeat(rows, counts), positions]
+        width = int(s.num_blocks[:, rows].max())
+        scored = self._to_score(rows, counts, starts, context)
+        score_tokens = np.concatenate([x.tokens for x in scored]) if scored else np.zeros(0, np.int32)
+        score_targets = np.concatenate([x.targets for x in scored]) if scored else np.zeros(0, np.int32)
+        drawing = rows[samples]
+        batch = StepBatch(
+            token_ids=token_ids,
+            positions=positions,
+            row_starts=starts,
+            context_lens=context,
+            block_tables=s.tables[:, rows, :width],
+            sample_tokens=starts[samples + 1] - 1,
+            sampling=self.sampling.gather(drawing, (context + counts)[samples].astype(np.int64), s),
+            score_tokens=score_tokens,
+            score_targets=score_targets,
+            score_top=max((x.top for x in scored), default=0),
+        )
+        return batch, scored
+
+    def _to_score(self, rows: I32, counts: I32, starts: I32, context: I32) -> list[_Scored]:
+        """Rows whose request wants prompt_logprobs: token p of the prompt scores token p + 1."""
+        scored = []
+        for i, slot in enumerate(rows.tolist()):
+            params = self.slots.params[slot]
+            if params is None or params.prompt_logprobs is None:
+                continue
+            first = int(context[i])
+            last = min(first + int(counts[i]), int(self.slots.num_prompt[slot]) - 1)  # exclusive
+            if first < last:
+                begin = int(starts[i])
+                top = params.prompt_logprobs
+                scored.append(
+                    _Scored(
+                        slot,
+                        np.arange(begin, begin + last - first, dtype=np.int32),
+                        self.slots.tokens[slot, first + 1 : last + 1],
+                        self.sampling.vocab_size if top == -1 else top,
+                    )
+                )
+        return scored
+
+    def _scatter(self, rows: I32, samples: npt.NDArray[np.int64], out: StepOutput, result: StepResult) -> None:
+        drawing = rows[samples]
+        wanted = self.sampling.num_logprobs[drawing]
+        any_logprobs = bool((wanted >= 0).any())
+        if any_logprobs:
+            result.logprobs = [None] * len(rows)
+        for i, (row, slot, token) in enumerate(
+            zip(samples.tolist(), drawing.tolist(), out.token_ids.tolist(), strict=True)
+        ):
+            if token < 0:
+                result.token_ids[row] = [token]  # nothing was allowed: the engine fails this request
+                continue
+            self.slots.append(slot, token)
+            self.sampling.drawn(slot, token)
+            result.token_ids[row] = [token]
+            if any_logprobs and wanted[i] >= 0:
+                k = int(wanted[i])
+                result.logprobs[row] = [
+                    TokenLogprobs(
+                        token,
+                        float(out.logprobs[i]),
+                        int(out.ranks[i]),
+                        out.top_ids[i, :k].tolist(),
+                        out.top_logprobs[i, :k].tolist(),
+                    )
+                ]
+
+    def _score(self, scored: list[_Scored], out: StepOutput, result: StepResult) -> None:
+        start = 0
+        for item in scored:
+            stop = start + len(item.tokens)
+            result.prompt_logprobs[item.slot] = [
+                TokenLogprobs(
+                    int(target),
+                    float(out.score_logprobs[p]),
+                    int(out.score_ranks[p]),
+                    out.score_top_ids[p, : item.top].tolist(),
+                    out.score_top_logprobs[p, : item.top].tolist(),
+                )
+                for p, target in zip(range(start, stop), item.targets, strict=True)
+            ]
+            start = stop
+
+
+class _Scored:
+    """Prompt positions of one row that this step scores. `tokens` index the batch, `targets` are ids."""
+
+    __slots__ = ("slot", "targets", "tokens", "top")
+
+    def __init__(self, slot: int, tokens: I32, targets: I32, top: int) -> None:
+        self.slot, self.tokens, self.targets, self.top = slot, tokens, targets, top

@@ -1,0 +1,86 @@
+"""The worker of a single-rank engine: a thread that executes plans in order, beside the scheduler.
+
+Owns the thread and the wake-up descriptor; the executor releases the GIL while it computes, so the
+engine plans the next step meanwhile. A failing step never raises into the engine: it comes back as
+`StepResult.fault`, and every later plan is refused in the same words.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+
+from octavo.config.plan import EnginePlan
+from octavo.errors import OctavoError
+from octavo.executors.base import Executor
+from octavo.wire.layout import KVLayout
+from octavo.wire.messages import StepPlan, StepResult
+from octavo.worker.sampling import SamplingSlots
+from octavo.worker.slots import Slots
+from octavo.worker.step import StepRunner
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Implements wire.worker.WorkerPort."""
+
+    def __init__(self, executor: Executor, plan: EnginePlan, layout: KVLayout) -> None:
+        s = plan.scheduler
+        self.runner = StepRunner(
+            executor,
+            Slots(s.max_num_seqs, s.max_model_len, layout),
+            SamplingSlots(s.max_num_seqs, plan.vocab_size, processed_logprobs=plan.processed_logprobs),
+        )
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._plans: queue.SimpleQueue[StepPlan | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
+        self._fault: str | None = None
+        self._thread = threading.Thread(target=self._work, name="octavo-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._plans.put(plan)
+
+    def collect(self, timeout_s: float | None = None) -> StepResult | None:
+        try:
+            result = self._results.get_nowait() if timeout_s == 0 else self._results.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if self._results.empty():
+            self._quiet()
+            if not self._results.empty():  # one arrived between the look and the read: wake again
+                os.eventfd_write(self.wake_fd, 1)
+        return result
+
+    def close(self) -> None:
+        self._plans.put(None)
+        self._thread.join(timeout=30)
+        os.close(self.wake_fd)
+
+    def _quiet(self) -> None:
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            pass
+
+    def _work(self) -> None:
+        while (plan := self._plans.get()) is not None:
+            if self._fault is None:
+                result = self._execute(plan)
+            else:
+                result = StepResult(step=plan.step, fault=self._fault)
+            self._results.put(result)
+            os.eventfd_write(self.wake_fd, 1)
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        try:
+            return self.runner.execute(plan)
+        except OctavoError as error:
+            self._fault = str(error)
+        except Exception as error:  # whatever it was, the engine must hear of it: nothing is lost silently
+            log.exception("step %d failed", plan.step)
+            self._fault = f"{type(error).__name__}: {error}"
+        return StepResult(step=plan.step, fault=self._fault)
