@@ -1,0 +1,159 @@
+"""The worker's slots, batches and sampling state, over an executor without arithmetic."""
+
+from __future__ import annotations
+
+import select
+
+import numpy as np
+import pytest
+
+from octavo.config.plan import CachePlan, EnginePlan, ExecutorPlan, SchedulerPlan
+from octavo.errors import KernelFault
+from octavo.wire.layout import KVGroup, KVLayout
+from octavo.wire.messages import SlotAdd, StepPlan
+from octavo.wire.sampling import SamplingParams
+from octavo.worker.sampling import SamplingSlots, set_bits
+from octavo.worker.slots import Slots
+from octavo.worker.step import StepRunner
+from octavo.worker.worker import Worker
+from tests.fakes.counting_executor import CountingExecutor
+
+VOCAB = 97
+LAYOUT = KVLayout(
+    groups=(KVGroup((0,)), KVGroup((1,), window=4)), block_size=4, kv_heads=1, head_dim=8, dtype="f32"
+)
+
+
+def runner() -> StepRunner:
+    return StepRunner(CountingExecutor(VOCAB), Slots(4, 64, LAYOUT), SamplingSlots(4, VOCAB))  # type: ignore[arg-type]
+
+
+def add(slot: int, tokens: list[int], *, num_prompt: int | None = None, **params: object) -> SlotAdd:
+    return SlotAdd(
+        slot=slot,
+        request_id=f"r{slot}",
+        token_ids=tokens,
+        num_prompt=len(tokens) if num_prompt is None else num_prompt,
+        computed=0,
+        blocks=[[slot * 10 + 1, slot * 10 + 2], [slot * 10 + 3]],
+        params=SamplingParams(temperature=0.0, **params),  # type: ignore[arg-type]
+        seed=7,
+        stop_ids=[5, 6],
+    )
+
+
+def test_a_batch_holds_each_rows_next_tokens_and_its_blocks() -> None:
+    run = runner()
+    plan = StepPlan(
+        step=1,
+        added=[add(2, [10, 11, 12, 13, 14]), add(0, [20, 21])],
+        slots=[2, 0],
+        counts=[3, 2],
+        samples=[False, True],
+    )
+    result = run.execute(plan)
+    batch = run.executor.batches[0]  # type: ignore[attr-defined]
+    assert batch.token_ids.tolist() == [10, 11, 12, 20, 21]
+    assert batch.positions.tolist() == [0, 1, 2, 0, 1]
+    assert batch.row_starts.tolist() == [0, 3, 5]
+    assert batch.block_tables[0, :, :2].tolist() == [[21, 22], [1, 2]]
+    assert batch.sample_tokens.tolist() == [4]
+    assert batch.sampling.position.tolist() == [2]
+    assert result.token_ids == [[], [(21 + 1) % VOCAB]]
+
+
+def test_the_next_step_uses_the_token_that_the_engine_has_not_seen() -> None:
+    run = runner()
+    run.execute(StepPlan(step=1, added=[add(1, [30, 31])], slots=[1], counts=[2], samples=[True]))
+    run.execute(StepPlan(step=2, new_blocks=[(1, 0, [77])], slots=[1], counts=[1], samples=[True]))
+    batch = run.executor.batches[1]  # type: ignore[attr-defined]
+    assert batch.token_ids.tolist() == [(31 + 1) % VOCAB]
+    assert batch.positions.tolist() == [2] and batch.context_lens.tolist() == [2]
+    assert batch.block_tables[0, 0].tolist() == [11, 12, 77]
+
+
+def test_a_slot_taken_again_shows_nothing_of_its_last_request() -> None:
+    run = runner()
+    first = add(3, [1, 2, 3], presence_penalty=1.0, allowed_token_ids=[4], logit_bias={3: 1.0}, min_tokens=2)
+    run.execute(StepPlan(step=1, added=[first], slots=[3], counts=[3], samples=[True]))
+    sampling = run.executor.batches[0].sampling  # type: ignore[attr-defined]
+    assert sampling.penalty_row.tolist() == [0] and sampling.mask_row.tolist() == [0]
+    assert sampling.bias_ids.tolist() == [3, 5, 6]
+    run.execute(StepPlan(step=2, removed=[3], added=[add(3, [9])], slots=[3], counts=[1], samples=[True]))
+    sampling = run.executor.batches[1].sampling  # type: ignore[attr-defined]
+    assert sampling.penalty_row.tolist() == [-1] and sampling.mask_row.tolist() == [-1]
+    assert sampling.bias_start.tolist() == [0, 0]
+
+
+def test_penalties_count_output_and_remember_the_prompt_also_after_preemption() -> None:
+    slots = SamplingSlots(2, VOCAB)
+    slots.add(add(0, [1, 2, 40, 40, 33], num_prompt=2, frequency_penalty=0.5))
+    row = slots.penalty_row[0]
+    assert slots.counts.array[row, 40] == 2 and slots.counts.array[row, 33] == 1
+    assert slots.seen.array[row, 0] == (1 << 1) | (1 << 2)
+    slots.drawn(0, 33)
+    assert slots.counts.array[row, 33] == 2
+
+
+@pytest.mark.parametrize(("output", "banned"), [([], [5, 6, 50]), ([8], [5, 6, 50, 9]), ([8, 9], [50])])
+def test_bans_follow_min_tokens_and_bad_words(output: list[int], banned: list[int]) -> None:
+    slots, state = SamplingSlots(1, VOCAB), Slots(1, 64, LAYOUT)
+    request = add(0, [1, *output], num_prompt=1, min_tokens=2, bad_words_ids=[[50], [8, 9]])
+    slots.add(request)
+    state.add(request)
+    batch = slots.gather(np.zeros(1, np.int32), np.ones(1, np.int64), state)
+    assert batch.bias_ids.tolist() == banned
+    assert np.isneginf(batch.bias_values).all()
+
+
+def test_prompt_positions_are_scored_chunk_by_chunk() -> None:
+    run = runner()
+    request = add(0, [10, 11, 12, 13], prompt_logprobs=0)
+    first = run.execute(StepPlan(step=1, added=[request], slots=[0], counts=[3], samples=[False]))
+    second = run.execute(StepPlan(step=2, slots=[0], counts=[1], samples=[True]))
+    assert [x.token_id for x in first.prompt_logprobs[0]] == [11, 12, 13]
+    assert second.prompt_logprobs == {}
+
+
+def test_set_bits_spans_words() -> None:
+    row = np.zeros(4, np.uint32)
+    set_bits(row, [0, 31, 32, 96, 96])
+    assert row.tolist() == [(1 << 31) | 1, 1, 0, 1]
+
+
+def plan_of_engine() -> EnginePlan:
+    return EnginePlan(
+        model="none",
+        executor=ExecutorPlan(name="native", isa="generic", num_threads=1, weights="f32"),
+        cache=CachePlan(block_size=4, num_blocks=16, dtype="f32"),
+        scheduler=SchedulerPlan(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=64),
+        seed=0,
+        vocab_size=VOCAB,
+    )
+
+
+def test_results_come_in_order_and_wake_the_poller() -> None:
+    worker = Worker(CountingExecutor(VOCAB), plan_of_engine(), LAYOUT)  # type: ignore[arg-type]
+    try:
+        worker.submit(StepPlan(step=1, added=[add(0, [1, 2])], slots=[0], counts=[2], samples=[True]))
+        worker.submit(StepPlan(step=2, slots=[0], counts=[1], samples=[True]))
+        assert select.select([worker.wake_fd], [], [], 10)[0]
+        results = [worker.collect(10), worker.collect(10)]
+        assert [r.step for r in results if r] == [1, 2]
+        assert worker.collect(0) is None
+    finally:
+        worker.close()
+
+
+def test_a_fault_comes_back_as_a_result_and_ends_the_worker() -> None:
+    executor = CountingExecutor(VOCAB)
+    executor.fail_with = KernelFault("row 3 is not finite", op="layers.0.attn", position=4)
+    worker = Worker(executor, plan_of_engine(), LAYOUT)  # type: ignore[arg-type]
+    try:
+        worker.submit(StepPlan(step=1, added=[add(0, [1])], slots=[0], counts=[1], samples=[True]))
+        worker.submit(StepPlan(step=2, slots=[0], counts=[1], samples=[True]))
+        first, second = worker.collect(10), worker.collect(10)
+        assert first and second and first.fault == second.fault
+        assert "layers.0.attn" in (first.fault or "") and "position 4" in (first.fault or "")
+    finally:
+        worker.close()
