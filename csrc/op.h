@@ -18,6 +18,7 @@ struct View {            // rows of floats (or int32) in the arena; row r starts
 // One step, as the recorded program reads it. All arrays belong to the metadata block.
 struct Step {
     int32_t T = 0, R = 0, S = 0;            // tokens, rows (requests), sampling rows
+    int32_t P = 0;                          // scored prompt positions: rows S .. S + P of "samples" buffers
     const int32_t* token_ids = nullptr;     // [T]
     const int32_t* positions = nullptr;     // [T]
     const int32_t* row_starts = nullptr;    // [R + 1]
@@ -28,7 +29,7 @@ struct Step {
     int32_t block_size = 0;
     char*   kv = nullptr;                   // block b starts at kv + b * block_bytes
     int64_t block_bytes = 0;
-    const int32_t* sample_tokens = nullptr; // [S]
+    const int32_t* sample_tokens = nullptr; // [S + P] sampled, then scored tokens
     const int32_t* token_rows = nullptr;    // [T] row of each token (filled by the executor)
 };
 
@@ -51,8 +52,15 @@ struct Op {
     const void* w[4] = {};    // packed weights or float vectors, by op
     int32_t i[16] = {};       // integer attributes, by op
     float   f[8] = {};        // float attributes, by op
+    int32_t rows = 0;                // what the leading dimension counts: ROWS_TOKENS or ROWS_SAMPLES
     int32_t kind = 0, position = 0;  // for faults and the profile
 };
+
+enum Rows : int32_t { ROWS_TOKENS = 0, ROWS_SAMPLES = 1 };
+// Rows of the op's buffers in this step.
+inline int32_t num_rows(const Op& op, const Step& step) {
+    return op.rows == ROWS_SAMPLES ? step.S + step.P : step.T;
+}
 
 enum KVType : int32_t { KV_F32 = 0, KV_BF16 = 1 };
 

@@ -19,7 +19,9 @@ class CountingExecutor:
         if self.fail_with is not None:
             raise self.fail_with
         self.batches.append(batch)
-        drawn = (batch.token_ids[batch.sample_tokens] + batch.positions[batch.sample_tokens]) % self.vocab_size
+        drawn = (
+            batch.token_ids[batch.sample_tokens] + batch.positions[batch.sample_tokens]
+        ) % self.vocab_size
         wanted = max(int(batch.sampling.num_logprobs.max(initial=0)), 0)
         scored, top = len(batch.score_tokens), batch.score_top
         return StepOutput(

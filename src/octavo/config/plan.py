@@ -6,6 +6,8 @@ at start, sent to the engine in the handshake, and served at /server_info.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -50,3 +52,31 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     strict: bool = False
     table: list[list[str]] = []  # [topic, choice, reason]: what runs and why (law 3)
+
+
+class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP side. -1 = no bound."""
+
+    host: str
+    port: int
+    uds: str = ""  # "" = host and port
+    api_keys: tuple[str, ...] = ()
+    served_names: tuple[str, ...]
+    chat_template_content_format: str = "auto"
+    trust_request_chat_template: bool = False
+    default_chat_template_kwargs: dict[str, Any] = {}
+    response_role: str = "assistant"
+    root_path: str = ""
+    allow_credentials: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    uvicorn_log_level: str = "warning"
+    access_log: bool = True
+    request_id_headers: bool = False
+    drain_timeout_s: float = 30.0
+    stream_interval: int = 1
+    max_queued_requests: int = -1
+    max_queued_tokens: int = -1
+    log_stats: bool = True
+    log_requests: bool = False

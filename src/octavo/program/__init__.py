@@ -1,1 +1,1 @@
-"""A model as data: a straight line of ops over named buffers. Does not compute."""
+"""Programs: op table, builder, checks, passes and the readable dump. Knows no model and no executor."""

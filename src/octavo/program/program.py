@@ -36,7 +36,8 @@ class WeightRef:
 
     `role` decides the packed form: "matrix" `[out, in]` (linear, logits), "embedding" `[vocab, d]`,
     "vector" (norms, biases: always f32). After fusing, one ref has several `parts`, whose rows are
-    stacked in that order, or interleaved row by row when `interleave` (gate and up).
+    stacked in that order, or interleaved row by row when `interleave` (gate and up). `part_rows[i]` is
+    the number of rows that part i brings.
     """
 
     name: str
@@ -44,6 +45,15 @@ class WeightRef:
     role: Literal["matrix", "embedding", "vector"]
     parts: tuple[str, ...] = ()  # empty = (name,)
     interleave: bool = False
+    part_rows: tuple[int, ...] = ()  # empty = (shape[0],)
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Checkpoint tensors behind it, with their shapes."""
+        if not self.parts:
+            return {self.name: self.shape}
+        return {
+            name: (rows, *self.shape[1:]) for name, rows in zip(self.parts, self.part_rows, strict=True)
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Model files: headers first, bytes by memory map. Knows formats, not models."""
+"""Model files: containers (gguf, safetensors), their names in Hugging Face's terms, and loading."""

@@ -1,12 +1,18 @@
 """Sampling parameters of one choice, as they travel from the API to the sampler.
 
 Owns names, defaults and ranges (`verify`). Does not know where a default comes from
-(generation_config is applied in api.prompt) nor how a token is drawn (csrc/sampler).
+(generation_config is applied in api.sampling) nor how a token is drawn (csrc/sampler).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from typing import NoReturn
+
 import msgspec
+
+from octavo.errors import InvalidRequest
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -47,3 +53,117 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     @property
     def is_greedy(self) -> bool:
         return self.temperature < 1e-5
+
+
+MAX_N = 16_384
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_TOKENS = 1_024
+_INT64 = (-(2**63), 2**63 - 1)
+
+
+def verify(params: SamplingParams, *, vocab_size: int, max_logprobs: int) -> None:
+    """Raises InvalidRequest, naming the field, what was given and what is allowed.
+
+    `max_logprobs` -1 = no bound. A length that depends on the prompt is not checked here.
+    """
+    _verify_choices(params)
+    _verify_shape(params)
+    _verify_penalties(params)
+    _verify_lengths(params)
+    _verify_logprobs(params, max_logprobs)
+    _verify_ids(params, vocab_size)
+
+
+def _refuse(field: str, given: object, allowed: str) -> NoReturn:
+    raise InvalidRequest(f"{field} is {given}; allowed is {allowed}", param=field)
+
+
+def _verify_choices(p: SamplingParams) -> None:
+    if not 1 <= p.n <= MAX_N:
+        _refuse("n", p.n, f"1 to {MAX_N}")
+    if p.seed is not None and not _INT64[0] <= p.seed <= _INT64[1]:
+        _refuse("seed", p.seed, "a signed 64-bit integer")
+    if p.n > 1 and p.is_greedy:
+        raise InvalidRequest(
+            f"n is {p.n} with temperature {p.temperature:g}: all choices would be the same",
+            param="n",
+            fix="ask for n 1 or a temperature above 0",
+        )
+
+
+def _verify_shape(p: SamplingParams) -> None:
+    if not (math.isfinite(p.temperature) and 0 <= p.temperature <= 2):
+        _refuse("temperature", p.temperature, "0 to 2")
+    if not (math.isfinite(p.top_p) and 0 < p.top_p <= 1):
+        _refuse("top_p", p.top_p, "more than 0 and at most 1")
+    if p.top_k < -1:
+        _refuse("top_k", p.top_k, "-1 or 0 (off), or 1 and more")
+    if not (math.isfinite(p.min_p) and 0 <= p.min_p <= 1):
+        _refuse("min_p", p.min_p, "0 to 1")
+
+
+def _verify_penalties(p: SamplingParams) -> None:
+    for field in ("presence_penalty", "frequency_penalty"):
+        value = getattr(p, field)
+        if not (math.isfinite(value) and -2 <= value <= 2):
+            _refuse(field, value, "-2 to 2")
+    if not (math.isfinite(p.repetition_penalty) and p.repetition_penalty > 0):
+        _refuse("repetition_penalty", p.repetition_penalty, "more than 0")
+
+
+def _verify_lengths(p: SamplingParams) -> None:
+    if p.max_tokens is not None and p.max_tokens < 1:
+        _refuse("max_tokens", p.max_tokens, "1 and more")
+    if p.min_tokens < 0:
+        _refuse("min_tokens", p.min_tokens, "0 and more")
+    if p.max_tokens is not None and p.min_tokens > p.max_tokens:
+        _refuse("min_tokens", p.min_tokens, f"at most max_tokens, which is {p.max_tokens}")
+    if p.stream_interval is not None and p.stream_interval < 1:
+        _refuse("stream_interval", p.stream_interval, "1 and more")
+    if p.truncate_prompt_tokens is not None and p.truncate_prompt_tokens < -1:
+        _refuse("truncate_prompt_tokens", p.truncate_prompt_tokens, "-1 (as much as fits), or 0 and more")
+    if any(not s for s in p.stop):
+        _refuse("stop", "an empty string", "strings of at least one character")
+    if p.stop and not p.detokenize:
+        raise InvalidRequest("stop strings need text, and detokenize is off", param="stop")
+
+
+def _verify_logprobs(p: SamplingParams, max_logprobs: int) -> None:
+    for field in ("logprobs", "prompt_logprobs"):
+        value = getattr(p, field)
+        if value is None:
+            continue
+        if value < -1:
+            _refuse(field, value, "-1 (the whole vocabulary), or 0 and more")
+        if max_logprobs != -1 and (value == -1 or value > max_logprobs):
+            raise InvalidRequest(
+                f"{field} is {value}; this server gives at most {max_logprobs}",
+                param=field,
+                fix="ask for fewer or raise --max-logprobs",
+            )
+
+
+def _verify_ids(p: SamplingParams, vocab_size: int) -> None:
+    allowed = f"0 to {vocab_size - 1}, the vocabulary"
+    if p.allowed_token_ids is not None and not p.allowed_token_ids:
+        _refuse("allowed_token_ids", "an empty list", "at least one token id")
+    if len(p.bad_words) > MAX_BAD_WORDS:
+        _refuse("bad_words", f"a list of {len(p.bad_words)}", f"at most {MAX_BAD_WORDS} entries")
+    if any(not word for word in p.bad_words):
+        _refuse("bad_words", "a list with an empty string", "strings of at least one character")
+    total = sum(map(len, p.bad_words_ids))
+    if total > MAX_BAD_WORD_TOKENS:
+        _refuse("bad_words", f"{total} tokens long in all", f"at most {MAX_BAD_WORD_TOKENS} tokens")
+    fields: list[tuple[str, Iterable[int]]] = [
+        ("logit_bias", p.logit_bias or ()),
+        ("allowed_token_ids", p.allowed_token_ids or ()),
+        ("stop_token_ids", p.stop_token_ids),
+        ("bad_words", (i for ids in p.bad_words_ids for i in ids)),
+    ]
+    for field, ids in fields:
+        for i in ids:
+            if not 0 <= i < vocab_size:
+                raise InvalidRequest(f"{field} holds the token id {i}; allowed is {allowed}", param=field)
+    for token_id, bias in (p.logit_bias or {}).items():
+        if not math.isfinite(bias):
+            _refuse("logit_bias", f"{bias} for token {token_id}", "a finite number")

@@ -7,6 +7,7 @@ engine plans the next step meanwhile. A failing step never raises into the engin
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -34,7 +35,9 @@ class Worker:
             Slots(s.max_num_seqs, s.max_model_len, layout),
             SamplingSlots(s.max_num_seqs, plan.vocab_size, processed_logprobs=plan.processed_logprobs),
         )
-        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.wake_fd, self._wake = os.pipe()
+        os.set_blocking(self.wake_fd, False)
+        os.set_blocking(self._wake, False)
         self._plans: queue.SimpleQueue[StepPlan | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
         self._fault: str | None = None
@@ -52,19 +55,22 @@ class Worker:
         if self._results.empty():
             self._quiet()
             if not self._results.empty():  # one arrived between the look and the read: wake again
-                os.eventfd_write(self.wake_fd, 1)
+                self._signal()
         return result
 
     def close(self) -> None:
         self._plans.put(None)
         self._thread.join(timeout=30)
         os.close(self.wake_fd)
+        os.close(self._wake)
+
+    def _signal(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # a full pipe is readable already
+            os.write(self._wake, b"\0")
 
     def _quiet(self) -> None:
-        try:
-            os.eventfd_read(self.wake_fd)
-        except BlockingIOError:
-            pass
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_fd, 65536)
 
     def _work(self) -> None:
         while (plan := self._plans.get()) is not None:
@@ -73,7 +79,7 @@ class Worker:
             else:
                 result = StepResult(step=plan.step, fault=self._fault)
             self._results.put(result)
-            os.eventfd_write(self.wake_fd, 1)
+            self._signal()
 
     def _execute(self, plan: StepPlan) -> StepResult:
         try:

@@ -1,0 +1,570 @@
+// Paged causal attention with grouped heads, sliding window, soft-cap and sinks.
+//
+// Keys are taken in splits of 512 positions, aligned to position 0. A split gives every query row (max, sum,
+// weighted V) with the order of all additions fixed by position alone; splits are merged in order. Masked keys
+// have probability exactly 0 and leave max, sum and accumulators as they are, so a row's bits depend neither
+// on which queries share its tile nor on how work is shared out over threads: decode and prefill agree.
+//
+// A *tile* is some consecutive query tokens of one request; its rows are (token, head of one KV head). A *unit*
+// is (tile, KV head, split). Units are laid out in one line and cut into shares of equal cost; where a cut falls
+// inside a tile, later threads leave their splits in AttendSpace and the thread that has the first split
+// of a head merges them after a barrier.
+#include <cmath>
+
+#include "isa.h"
+#include "ops.h"
+#include "lanes.h"
+
+namespace octavo::OCTAVO_ISA {
+namespace {
+
+constexpr int SPLIT = 512;
+constexpr int SPLIT_GROUPS = SPLIT / LANES;
+constexpr int S_STRIDE = SPLIT + LANES;  // floats; not a power of two, so that rows fall into different cache sets
+constexpr float LOG2E = 1.4426950408889634f;
+const float NEG_INF = -__builtin_inff();
+
+// Register tile: rows x vectors of 16.
+#if defined(__AVX512F__)
+constexpr int TILE_M = 6, TILE_N = 4;
+#elif defined(__AVX2__)
+constexpr int TILE_M = 4, TILE_N = 1;
+#elif defined(__ARM_NEON)
+constexpr int TILE_M = 4, TILE_N = 1;
+#else
+constexpr int TILE_M = 2, TILE_N = 1;
+#endif
+
+// ---- element types: A is the row operand (Q or P), B a vector of the cache ------------------------------
+
+struct F32 {
+    using A = float;
+    using X = V;
+    using B = V;
+    static constexpr int PER = 1;  // elements of A that one B takes
+    OCTAVO_INLINE X bcast(const A* a) { return set1(*a); }
+    OCTAVO_INLINE B load_b(const char* p) { return load(reinterpret_cast<const float*>(p)); }
+    OCTAVO_INLINE V dot(V acc, X x, B b) { return fma(x, b, acc); }
+    // Writes 16 values as operands; returns them as they were written.
+    OCTAVO_INLINE V put(A* a, V v) {
+        store(a, v);
+        return v;
+    }
+};
+
+#if defined(__AVX512BF16__)
+struct BF16 {
+    using A = uint16_t;
+    using X = __m512bh;
+    using B = __m512bh;
+    static constexpr int PER = 2;
+    OCTAVO_INLINE X bcast(const A* a) {
+        int32_t pair;
+        std::memcpy(&pair, a, 4);
+        return (__m512bh)_mm512_set1_epi32(pair);
+    }
+    OCTAVO_INLINE B load_b(const char* p) { return (__m512bh)_mm512_loadu_si512(p); }
+    OCTAVO_INLINE V dot(V acc, X x, B b) { return {_mm512_dpbf16_ps(acc.v, x, b)}; }
+    OCTAVO_INLINE V put(A* a, V v) {
+        const __m256i r = (__m256i)_mm512_cvtneps_pbh(v.v);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(a), r);
+        return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(r), 16))};
+    }
+};
+#else
+OCTAVO_INLINE V round_bf16(V v) {
+    alignas(64) float t[LANES];
+    store(t, v);
+#if defined(__AVX512F__)
+    const __m512i u = _mm512_castps_si512(v.v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 number = _mm512_cmp_ps_mask(v.v, v.v, _CMP_ORD_Q);
+    return {_mm512_castsi512_ps(_mm512_mask_and_epi32(u, number, r, _mm512_set1_epi32(int(0xffff0000u))))};
+#else
+    for (int i = 0; i < LANES; ++i) t[i] = from_bf16(to_bf16(t[i]));
+    return load(t);
+#endif
+}
+// bf16 cache on sets without bf16 products: pairs are widened, operands are rounded floats.
+struct BF16 {
+    using A = float;
+    struct X { V even, odd; };
+    struct B { V even, odd; };
+    static constexpr int PER = 2;
+    OCTAVO_INLINE X bcast(const A* a) { return {set1(a[0]), set1(a[1])}; }
+    OCTAVO_INLINE B load_b(const char* p) {
+#if defined(__AVX512F__)
+        const __m512i u = _mm512_loadu_si512(p);
+        return {{_mm512_castsi512_ps(_mm512_slli_epi32(u, 16))},
+                {_mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32(int(0xffff0000u))))}};
+#elif defined(__AVX2__)
+        const __m256i u = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+        const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
+        const __m256i high = _mm256_set1_epi32(int(0xffff0000u));
+        return {{_mm256_castsi256_ps(_mm256_slli_epi32(u, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(w, 16))},
+                {_mm256_castsi256_ps(_mm256_and_si256(u, high)), _mm256_castsi256_ps(_mm256_and_si256(w, high))}};
+#else
+        B r;
+        for (int j = 0; j < 4; ++j) {
+            i4 u;
+            std::memcpy(&u, p + 16 * j, 16);
+            r.even.p[j] = (f4)(u << 16);
+            r.odd.p[j] = (f4)(u & int32_t(0xffff0000u));
+        }
+        return r;
+#endif
+    }
+    OCTAVO_INLINE V dot(V acc, X x, B b) { return fma(x.odd, b.odd, fma(x.even, b.even, acc)); }
+    OCTAVO_INLINE V put(A* a, V v) {
+        const V r = round_bf16(v);
+        store(a, r);
+        return r;
+    }
+};
+#endif
+
+// ---- register tiles -------------------------------------------------------------------------------------
+
+// s[m][n] = sum over d of q[m][d] K[d][16 positions of group n].
+template <class D, int M, int N>
+void qk_tile(const typename D::A* q, int64_t q_stride, const char* const* k, int64_t k_step, int head_dim, float* s) {
+    V acc[M][N];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) acc[m][n] = set1(0.0f);
+    const char* base[N];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) base[n] = k[n];
+    int64_t at = 0;
+    for (int d = 0; d < head_dim; d += D::PER, at += k_step) {
+        typename D::B b[N];
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) b[n] = D::load_b(base[n] + at);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+            const typename D::X x = D::bcast(q + m * q_stride + d);
+#pragma GCC unroll 8
+            for (int n = 0; n < N; ++n) acc[m][n] = D::dot(acc[m][n], x, b[n]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) store(s + m * S_STRIDE + n * LANES, acc[m][n]);
+}
+
+// y[m][n] = sum over positions of p[m][position] V[position][16 columns n], over `groups` groups of 16 positions.
+template <class D, int M, int N>
+void pv_tile(const typename D::A* p, int64_t p_stride, const char* const* v, int groups, int64_t column_bytes, int64_t v_step,
+             float* y, int64_t y_stride) {
+    V acc[M][N];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) acc[m][n] = set1(0.0f);
+    for (int g = 0; g < groups; ++g) {
+        const char* base = v[g] + column_bytes;
+        for (int j = 0; j < LANES; j += D::PER, base += v_step) {
+            typename D::B b[N];
+#pragma GCC unroll 8
+            for (int n = 0; n < N; ++n) b[n] = D::load_b(base + n * 64);
+#pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) {
+                const typename D::X x = D::bcast(p + m * p_stride + g * LANES + j);
+#pragma GCC unroll 8
+                for (int n = 0; n < N; ++n) acc[m][n] = D::dot(acc[m][n], x, b[n]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) store(y + m * y_stride + n * LANES, acc[m][n]);
+}
+
+template <class D, int N>
+OCTAVO_INLINE void qk_rows(int m, const typename D::A* q, int64_t q_stride, const char* const* k, int64_t k_step, int head_dim, float* s) {
+    switch (m) {
+        case 1: return qk_tile<D, 1, N>(q, q_stride, k, k_step, head_dim, s);
+        case 2: return qk_tile<D, 2, N>(q, q_stride, k, k_step, head_dim, s);
+        case 3: return qk_tile<D, TILE_M < 3 ? 1 : 3, N>(q, q_stride, k, k_step, head_dim, s);
+        case 4: return qk_tile<D, TILE_M < 4 ? 1 : 4, N>(q, q_stride, k, k_step, head_dim, s);
+        case 5: return qk_tile<D, TILE_M < 5 ? 1 : 5, N>(q, q_stride, k, k_step, head_dim, s);
+        default: return qk_tile<D, TILE_M < 6 ? 1 : 6, N>(q, q_stride, k, k_step, head_dim, s);
+    }
+}
+
+template <class D, int N>
+OCTAVO_INLINE void pv_rows(int m, const typename D::A* p, int64_t p_stride, const char* const* v, int groups, int64_t column_bytes,
+                           int64_t v_step, float* y, int64_t y_stride) {
+    switch (m) {
+        case 1: return pv_tile<D, 1, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
+        case 2: return pv_tile<D, 2, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
+        case 3: return pv_tile<D, TILE_M < 3 ? 1 : 3, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
+        case 4: return pv_tile<D, TILE_M < 4 ? 1 : 4, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
+        case 5: return pv_tile<D, TILE_M < 5 ? 1 : 5, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
+        default: return pv_tile<D, TILE_M < 6 ? 1 : 6, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
+    }
+}
+
+// ---- the plan of a step ---------------------------------------------------------------------------------
+
+struct Shape {
+    int group, index, kv_heads, head_dim, heads, window, per_kv;  // per_kv: query heads of a KV head
+    int queries;                                                   // most query tokens of a tile
+    float scale, cap;
+    int64_t slot_floats;  // a result: [rows][head_dim] V sums, [rows] maxima, [rows] sums
+    int rows() const { return queries * per_kv; }
+};
+
+Shape shape_of(const Op& op) {
+    Shape s;
+    s.group = op.i[KV_GROUP], s.index = op.i[KV_INDEX], s.kv_heads = op.i[KV_HEADS], s.head_dim = op.i[KV_HEAD_DIM];
+    s.heads = op.i[KV_FIRST_FREE], s.window = op.i[KV_FIRST_FREE + 1];
+    s.per_kv = s.heads / s.kv_heads;
+    s.queries = s.per_kv >= ATTEND_ROWS ? 1 : ATTEND_ROWS / s.per_kv;
+    s.cap = op.f[1];
+    s.scale = s.cap > 0 ? op.f[0] / s.cap : op.f[0] * LOG2E;  // scores come out in units of cap, or of log 2
+    s.slot_floats = (int64_t(s.rows()) * (s.head_dim + 2) + LANES - 1) / LANES * LANES;
+    return s;
+}
+
+struct Tile {
+    int64_t row = 0;              // request
+    int token = 0, queries = 0;   // first token in the step, tokens
+    int first_group = 0, last_group = 0;  // of 16 keys, inclusive: all that any query of the tile sees
+    int first_split = 0, splits = 0;
+    int64_t cost = 0;             // of one KV head
+};
+
+// Cost of one group of 16 keys: reading it, and the arithmetic of each row.
+OCTAVO_INLINE int64_t group_cost(const Shape& s, int queries) { return 4 + int64_t(queries) * s.per_kv; }
+
+OCTAVO_INLINE int first_key(const Shape& s, int position) {
+    return s.window > 0 && position >= s.window ? position - s.window + 1 : 0;
+}
+
+OCTAVO_INLINE Tile tile_at(const Shape& s, const Step& step, int64_t row, int token) {
+    Tile t;
+    t.row = row, t.token = token;
+    const int left = step.row_starts[row + 1] - token;
+    t.queries = left < s.queries ? left : s.queries;
+    t.first_group = first_key(s, step.positions[token]) / LANES;
+    t.last_group = step.positions[token + t.queries - 1] / LANES;
+    t.first_split = t.first_group / SPLIT_GROUPS;
+    t.splits = t.last_group / SPLIT_GROUPS - t.first_split + 1;
+    t.cost = (t.last_group - t.first_group + 1) * group_cost(s, t.queries);
+    return t;
+}
+
+// Units of a tile in line. One query token: all KV heads of a split, then the next split (their blocks are
+// neighbours in memory). More: all splits of a head, then the next head (its state stays in the cache).
+struct Unit {
+    int head, split;
+};
+OCTAVO_INLINE Unit unit_at(const Shape& s, const Tile& t, int64_t u) {
+    if (t.queries == 1) return {int(u % s.kv_heads), t.first_split + int(u / s.kv_heads)};
+    return {int(u / t.splits), t.first_split + int(u % t.splits)};
+}
+
+OCTAVO_INLINE void split_range(const Tile& t, int split, int* first, int* count) {
+    const int a = split * SPLIT_GROUPS, b = a + SPLIT_GROUPS - 1;
+    *first = t.first_group > a ? t.first_group : a;
+    *count = (t.last_group < b ? t.last_group : b) - *first + 1;
+}
+
+OCTAVO_INLINE int64_t unit_cost(const Shape& s, const Tile& t, int split) {
+    int first, count;
+    split_range(t, split, &first, &count);
+    return count * group_cost(s, t.queries);
+}
+
+// A unit belongs to the thread in whose share of the total its middle lies.
+OCTAVO_INLINE int owner_of(int64_t start, int64_t cost, int64_t total, int threads) {
+    return int((2 * start + cost) * threads / (2 * total));
+}
+
+// ---- one unit -------------------------------------------------------------------------------------------
+
+struct Result {
+    float* sums;  // [rows][head_dim]
+    float* maxima;
+    float* totals;
+};
+OCTAVO_INLINE Result result_at(const Shape& s, float* slot) {
+    float* maxima = slot + int64_t(s.rows()) * s.head_dim;
+    return {slot, maxima, maxima + s.rows()};
+}
+
+// Masks a row's scores, finds the maximum, turns scores into probabilities in place and adds them up.
+template <class D>
+OCTAVO_INLINE void softmax_row(float* s, int n, int first, int last, float cap, float* maximum, float* total) {
+    // Visible keys are [first, last) of n.
+    const V minus_inf = set1(NEG_INF);
+    V top = minus_inf;
+    for (int i = 0; i < n; i += LANES) {
+        V x = load(s + i);
+        if (cap > 0) x = set1(cap * LOG2E) * tanhv(x);
+        if (i < first || i + LANES > last) {
+            uint32_t mask = 0xffff;
+            if (i < first) mask = first - i >= LANES ? 0 : mask << (first - i) & 0xffff;
+            if (i + LANES > last) mask = last <= i ? 0 : mask & ((1u << (last - i)) - 1);
+            x = select(mask, x, minus_inf);
+            store(s + i, x);
+        } else if (cap > 0) {
+            store(s + i, x);
+        }
+        top = max(top, x);
+    }
+    const float m = max_lanes(top);
+    const V shift = set1(m == NEG_INF ? 0.0f : m);
+    auto* p = reinterpret_cast<typename D::A*>(s);
+    V sum = set1(0.0f);
+    for (int i = 0; i < n; i += LANES) sum = sum + D::put(p + i, exp2v(load(s + i) - shift));
+    *maximum = m;
+    *total = sum_lanes(sum);
+}
+
+template <class D>
+void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Unit unit, char* scratch, Result out) {
+    using A = typename D::A;
+    const int rows = t.queries * s.per_kv, head_dim = s.head_dim, block_size = step.block_size;
+    int first_group, groups;
+    split_range(t, unit.split, &first_group, &groups);
+
+    // Where the keys and values lie.
+    const int64_t half = int64_t(block_size) * head_dim * (4 / D::PER);
+    const int32_t* table = step.block_tables + s.group * step.group_stride + t.row * step.table_width;
+    const char* k[SPLIT_GROUPS];
+    const char* v[SPLIT_GROUPS];
+    const char* head_base = step.kv + (int64_t(s.index) * s.kv_heads + unit.head) * 2 * half;
+    for (int g = 0; g < groups; ++g) {
+        const int position = (first_group + g) * LANES, slot = position % block_size;
+        const char* block = head_base + table[position / block_size] * step.block_bytes;
+        k[g] = block + int64_t(slot) * 4;
+        v[g] = block + half + int64_t(slot) * head_dim * (4 / D::PER);
+    }
+
+    // Q, scaled and rounded.
+    auto* scores = reinterpret_cast<float*>(scratch);
+    auto* q = reinterpret_cast<A*>(scores + int64_t(s.rows()) * S_STRIDE);
+    const int64_t q_stride = head_dim + LANES;
+    const V scale = set1(s.scale);
+    for (int r = 0; r < rows; ++r) {
+        const float* x = op.in[0].f32(t.token + r / s.per_kv) + (int64_t(unit.head) * s.per_kv + r % s.per_kv) * head_dim;
+        for (int d = 0; d < head_dim; d += LANES) D::put(q + r * q_stride + d, load(x + d) * scale);
+    }
+
+    const int chunks = (rows + TILE_M - 1) / TILE_M;
+    for (int g = 0; g < groups; g += TILE_N) {
+        const int n = groups - g < TILE_N ? groups - g : TILE_N;
+        for (int c = 0; c < chunks; ++c) {
+            const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
+            float* to = scores + int64_t(r) * S_STRIDE + g * LANES;
+            const A* from = q + r * q_stride;
+            const int64_t k_step = int64_t(block_size) * 4;
+            switch (n) {
+                case 1: qk_rows<D, 1>(m, from, q_stride, k + g, k_step, head_dim, to); break;
+                case 2: qk_rows<D, TILE_N < 2 ? 1 : 2>(m, from, q_stride, k + g, k_step, head_dim, to); break;
+                case 3: qk_rows<D, TILE_N < 3 ? 1 : 3>(m, from, q_stride, k + g, k_step, head_dim, to); break;
+                default: qk_rows<D, TILE_N>(m, from, q_stride, k + g, k_step, head_dim, to);
+            }
+        }
+    }
+
+    const int keys = groups * LANES, start = first_group * LANES;
+    for (int r = 0; r < rows; ++r) {
+        const int position = step.positions[t.token + r / s.per_kv];
+        const int first = first_key(s, position) - start, last = position + 1 - start;
+        softmax_row<D>(scores + int64_t(r) * S_STRIDE, keys, first < 0 ? 0 : first, last < 0 ? 0 : last < keys ? last : keys, s.cap,
+                       out.maxima + r, out.totals + r);
+    }
+
+    const auto* p = reinterpret_cast<const A*>(scores);
+    constexpr int64_t p_stride = S_STRIDE * int64_t(sizeof(float) / sizeof(A));
+    const int64_t v_step = int64_t(head_dim) * 4;
+    for (int d = 0; d < head_dim; d += TILE_N * LANES) {
+        const int left = (head_dim - d) / LANES, n = left < TILE_N ? left : TILE_N;
+        for (int c = 0; c < chunks; ++c) {
+            const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
+            float* to = out.sums + int64_t(r) * head_dim + d;
+            const A* from = p + r * p_stride;
+            switch (n) {
+                case 1: pv_rows<D, 1>(m, from, p_stride, v, groups, d * 4, v_step, to, head_dim); break;
+                case 2: pv_rows<D, TILE_N < 2 ? 1 : 2>(m, from, p_stride, v, groups, d * 4, v_step, to, head_dim); break;
+                case 3: pv_rows<D, TILE_N < 3 ? 1 : 3>(m, from, p_stride, v, groups, d * 4, v_step, to, head_dim); break;
+                default: pv_rows<D, TILE_N>(m, from, p_stride, v, groups, d * 4, v_step, to, head_dim);
+            }
+        }
+    }
+}
+
+// ---- merging splits -------------------------------------------------------------------------------------
+
+OCTAVO_INLINE float exp2_of(float x) {
+    alignas(64) float t[LANES];
+    store(t, exp2v(set1(x)));
+    return t[0];
+}
+
+OCTAVO_INLINE void clear(const Shape& s, const Tile& t, Result state) {
+    const int rows = t.queries * s.per_kv;
+    for (int r = 0; r < rows; ++r) state.maxima[r] = NEG_INF;
+}
+
+// state = state + part, row by row. A row that sees nothing of the part is left alone.
+void merge(const Shape& s, const Tile& t, Result state, Result part) {
+    const int rows = t.queries * s.per_kv;
+    for (int r = 0; r < rows; ++r) {
+        const float m = part.maxima[r], old = state.maxima[r];
+        if (m == NEG_INF) continue;
+        float* to = state.sums + int64_t(r) * s.head_dim;
+        const float* from = part.sums + int64_t(r) * s.head_dim;
+        if (old == NEG_INF) {
+            std::memcpy(to, from, size_t(s.head_dim) * 4);
+            state.maxima[r] = m, state.totals[r] = part.totals[r];
+            continue;
+        }
+        const float top = m > old ? m : old;
+        const float a = exp2_of(old - top), b = exp2_of(m - top);
+        const V va = set1(a), vb = set1(b);
+        for (int d = 0; d < s.head_dim; d += LANES) store(to + d, fma(load(from + d), vb, load(to + d) * va));
+        const float x = state.totals[r] * a, y = part.totals[r] * b;
+        state.totals[r] = x + y;
+        state.maxima[r] = top;
+    }
+}
+
+// Divides by the sum (with the head's sink, if it has one) and writes the output.
+void finish(const Op& op, const Shape& s, const Tile& t, int head, Result state) {
+    const auto* sinks = static_cast<const float*>(op.w[0]);
+    const int rows = t.queries * s.per_kv;
+    for (int r = 0; r < rows; ++r) {
+        const int h = head * s.per_kv + r % s.per_kv;
+        float factor = 1.0f, total = state.totals[r];
+        if (sinks) {
+            const float sink = sinks[h] * LOG2E, m = state.maxima[r], top = sink > m ? sink : m;
+            factor = exp2_of(m - top);
+            const float x = total * factor;
+            total = x + exp2_of(sink - top);
+        }
+        const V inv = set1(factor / total), zero = set1(0.0f);
+        const float* from = state.sums + int64_t(r) * s.head_dim;
+        float* y = op.out[0].f32(t.token + r / s.per_kv) + int64_t(h) * s.head_dim;
+        // + 0 turns -0 into 0: the only trace that masked keys could leave.
+        for (int d = 0; d < s.head_dim; d += LANES) store(y + d, load(from + d) * inv + zero);
+    }
+}
+
+// ---- the op ---------------------------------------------------------------------------------------------
+
+struct Walk {  // over the tiles of a step, in line
+    const Shape& s;
+    const Step& step;
+    int64_t row = 0;
+    int token = 0;
+    bool next(Tile* t) {
+        while (row < step.R && token >= step.row_starts[row + 1]) ++row;
+        if (row >= step.R) return false;
+        *t = tile_at(s, step, row, token);
+        token += t->queries;
+        return true;
+    }
+};
+
+template <class D>
+void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
+    const Shape s = shape_of(op);
+    auto* space = const_cast<AttendSpace*>(static_cast<const AttendSpace*>(op.w[1]));
+    int64_t total = 0;
+    Tile t;
+    for (Walk walk{s, step}; walk.next(&t);) total += t.cost * s.kv_heads;
+    if (total == 0) return;
+    const int64_t state_floats = s.slot_floats * s.kv_heads;
+    float* scratch_slot = reinterpret_cast<float*>(ctx.scratch);  // the unit at hand
+    char* scratch = ctx.scratch + s.slot_floats * 4;
+    float* own = reinterpret_cast<float*>(space->own(ctx.tid, size_t(state_floats + s.slot_floats) * 4));
+
+    Tile open;               // my last tile, if other threads have splits of my heads
+    int64_t open_start = 0;
+    bool has_open = false, shared_out = false;
+    int64_t start = 0;       // cost of all tiles before
+    for (Walk walk{s, step}; walk.next(&t); start += t.cost * s.kv_heads) {
+        const int64_t cost = t.cost * s.kv_heads, units = int64_t(t.splits) * s.kv_heads;
+        const int first_owner = owner_of(start, unit_cost(s, t, t.first_split), total, ctx.n);
+        const int last_owner = owner_of(start + cost - unit_cost(s, t, t.first_split + t.splits - 1),
+                                        unit_cost(s, t, t.first_split + t.splits - 1), total, ctx.n);
+        if (first_owner != last_owner) shared_out = true;
+        if (ctx.tid < first_owner || ctx.tid > last_owner) continue;
+        if (first_owner < ctx.tid) {  // my first tile: room for splits of heads that others finish
+            own = reinterpret_cast<float*>(space->own(ctx.tid, size_t(state_floats + units * s.slot_floats) * 4));
+        }
+        int64_t at = start, my_first = -1;
+        bool mine[ATTEND_MAX_KV_HEADS] = {};  // heads whose first split is mine
+        bool unfinished = false;
+        for (int64_t u = 0; u < units; ++u) {
+            const Unit unit = unit_at(s, t, u);
+            const int64_t c = unit_cost(s, t, unit.split);
+            const int owner = owner_of(at, c, total, ctx.n);
+            at += c;
+            if (owner != ctx.tid) {
+                if (mine[unit.head]) unfinished = true;
+                continue;
+            }
+            if (my_first < 0) my_first = u;
+            if (unit.split == t.first_split) {
+                mine[unit.head] = true;
+                clear(s, t, result_at(s, own + unit.head * s.slot_floats));
+            }
+            if (!mine[unit.head]) {
+                run_unit<D>(op, step, s, t, unit, scratch, result_at(s, own + state_floats + (u - my_first) * s.slot_floats));
+                continue;
+            }
+            const Result state = result_at(s, own + unit.head * s.slot_floats), part = result_at(s, scratch_slot);
+            run_unit<D>(op, step, s, t, unit, scratch, part);
+            merge(s, t, state, part);
+            if (unit.split == t.first_split + t.splits - 1) finish(op, s, t, unit.head, state);
+        }
+        if (unfinished) open = t, open_start = start, has_open = true;
+    }
+    if (!shared_out) return;  // the same for all threads
+    ctx.barrier();
+    if (!has_open) return;
+
+    const int64_t units = int64_t(open.splits) * s.kv_heads;
+    int64_t at = open_start, first_of_owner = 0;
+    int last_owner = -1;
+    bool mine[ATTEND_MAX_KV_HEADS] = {};
+    for (int64_t u = 0; u < units; ++u) {
+        const Unit unit = unit_at(s, open, u);
+        const int64_t c = unit_cost(s, open, unit.split);
+        const int owner = owner_of(at, c, total, ctx.n);
+        at += c;
+        if (owner != last_owner) last_owner = owner, first_of_owner = u;
+        if (owner == ctx.tid) {
+            if (unit.split == open.first_split) mine[unit.head] = true;
+            continue;
+        }
+        if (!mine[unit.head]) continue;
+        auto* slot = reinterpret_cast<float*>(const_cast<char*>(space->of(owner))) + state_floats + (u - first_of_owner) * s.slot_floats;
+        const Result state = result_at(s, own + unit.head * s.slot_floats);
+        merge(s, open, state, result_at(s, slot));
+        if (unit.split == open.first_split + open.splits - 1) finish(op, s, open, unit.head, state);
+    }
+}
+
+void attend(const Op& op, const Step& step, const Ctx& ctx) {
+    if (op.i[KV_DTYPE] == KV_BF16) attend_as<BF16>(op, step, ctx);
+    else attend_as<F32>(op, step, ctx);
+}
+
+}  // namespace
+
+const AttentionKernels& attention_kernels() {
+    static constexpr AttentionKernels table = {attend};
+    return table;
+}
+
+}  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,704 @@
+// y = W x on packed weights, for one instruction set. A tile is BLOCK_COLS columns by up to R rows; the
+// tile's sums stay in registers over all of K. Every sum is accumulated in the order of K (formats
+// of 32 and 16 bits) or of its groups (int8), whatever R, the row's place or the thread.
+#include "linear.h"
+
+#include "simd.h"
+
+namespace octavo::OCTAVO_ISA {
+namespace {
+
+#define OCTAVO_UNROLL _Pragma("GCC unroll 16")
+
+OCTAVO_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// ---------------------------------------------------------------------------------------------------
+// Epilogue
+
+// Rows of a result that are not finite are told apart by their exponent: all ones.
+OCTAVO_INLINE bool has_non_finite(const float* values, int64_t n) {
+    int32_t worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t bits;
+        std::memcpy(&bits, values + i, 4);
+        bits &= 0x7fffffff;
+        worst = bits > worst ? bits : worst;
+    }
+    return worst >= 0x7f800000;
+}
+
+OCTAVO_INLINE void put(const Epilogue& e, vf v, int64_t row, int64_t col) {
+    const int64_t n = smaller(16, e.width - col);
+    float* y = reinterpret_cast<float*>(e.y + row * e.y_stride) + col;
+    const float* residual = e.residual ? reinterpret_cast<const float*>(e.residual + row * e.residual_stride) + col : nullptr;
+    if (__builtin_expect(n == 16 && !e.bad_rows && e.softcap == 0, 1)) {
+        store(y, residual ? add(v, load(residual)) : v);
+        return;
+    }
+    alignas(64) float part[16] = {};
+    if (residual) {
+        for (int64_t i = 0; i < n; i++) part[i] = residual[i];
+        v = add(v, load(part));
+    }
+    store(part, v);
+    if (e.bad_rows && has_non_finite(part, n)) e.bad_rows[row] = 1;
+    if (e.softcap != 0) store(part, mul(bcast(e.softcap), tanh_lanes(div(v, bcast(e.softcap)))));
+    for (int64_t i = 0; i < n; i++) y[i] = part[i];
+}
+
+// The sums of a tile, 32 a row. Not inlined: it runs once a tile, and every tile would carry a copy.
+__attribute__((noinline)) void finish(const Epilogue& e, const float* sums, int rows, int64_t row, int64_t block) {
+    for (int i = 0; i < rows; i++, row++, sums += BLOCK_COLS) {
+        vf a = load(sums), b = load(sums + 16);
+        if (e.bias) {
+            a = add(a, load(e.bias + block * BLOCK_COLS));
+            b = add(b, load(e.bias + block * BLOCK_COLS + 16));
+        }
+        if (e.gate == GATE_NONE) {
+            const int64_t col = block * BLOCK_COLS;
+            put(e, a, row, col);
+            if (col + 16 < e.width) put(e, b, row, col + 16);
+        } else {
+            vf g = e.gate == GATE_SILU ? silu(a) : gelu_tanh(a);
+            put(e, mul(g, b), row, block * 16);
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Row tiles
+
+// What a tile fetches for the next block while it works on this one.
+struct Ahead {
+    const char* p;
+    int lines_a_group;
+};
+OCTAVO_INLINE void fetch(Ahead& ahead) {
+    for (int i = 0; i < ahead.lines_a_group; i++, ahead.p += 64) __builtin_prefetch(ahead.p, 0, 2);
+}
+
+using TileFn = void (*)(const LinearTask&, const char* w, int64_t block, int64_t row, Ahead);
+
+// A block over all rows: tiles of almost equal height.
+OCTAVO_INLINE void sweep(const LinearTask& task, const TileFn* tiles, int tallest, const char* w, const char* next,
+                         int64_t next_bytes, int64_t block) {
+    const int64_t count = (task.rows + tallest - 1) / tallest;
+    const int64_t height = task.rows / count, taller = task.rows % count;
+    // One tile: the block streams through, fetched at a fixed distance. Many: shares of the next block.
+    const int64_t lines = (next_bytes + 63) / 64;
+    const int64_t share = (lines + count - 1) / count;
+    const int per_group = int((share + task.groups - 1) / task.groups);
+    int64_t row = 0;
+    for (int64_t t = 0; t < count; t++) {
+        const int64_t h = height + (t < taller ? 1 : 0);
+        const char* p = count == 1 ? w + 1024 : next + t * int64_t(per_group) * task.groups * 64;
+        tiles[h - 1](task, w, block, row, Ahead{p, per_group});
+        row += h;
+    }
+}
+
+// The operand's rows of a tile: row i at p + i * stride. Three rows share a base register.
+template <int R>
+struct Rows {
+    const char* base[(R + 2) / 3];
+    int64_t stride;
+    OCTAVO_INLINE Rows make(const char* x, int64_t stride) {
+        Rows r;
+        r.stride = stride;
+        OCTAVO_UNROLL for (int i = 0; i < (R + 2) / 3; i++) r.base[i] = x + 3 * i * stride;
+        return r;
+    }
+    OCTAVO_INLINE const char* row(const Rows& r, int i) { return r.base[i / 3] + (i % 3) * r.stride; }
+    OCTAVO_INLINE void advance(Rows& r, int64_t bytes) {
+        OCTAVO_UNROLL for (int i = 0; i < (R + 2) / 3; i++) r.base[i] += bytes;
+    }
+};
+
+// Halves of a block (16 columns each) that a tile holds at once.
+#if defined(__AVX512F__)
+constexpr int H = 2;
+constexpr int TALL_FLOAT = 12;
+constexpr int TALL_INT = 6;
+#elif defined(__AVX2__)
+constexpr int H = 1;
+constexpr int TALL_FLOAT = 5;
+constexpr int TALL_INT = 3;
+#elif defined(__ARM_NEON)
+constexpr int H = 1;
+constexpr int TALL_FLOAT = 5;
+constexpr int TALL_INT = 4;
+#else
+constexpr int H = 1;
+constexpr int TALL_FLOAT = 2;
+constexpr int TALL_INT = 2;
+#endif
+
+OCTAVO_INLINE float read_f32(const char* p) { float v; std::memcpy(&v, p, 4); return v; }
+OCTAVO_INLINE int32_t read_i32(const char* p) { int32_t v; std::memcpy(&v, p, 4); return v; }
+
+// Runs `half(h, sums)` for the halves of a block that fit the registers at once, then finishes them.
+template <int R, class Half>
+OCTAVO_INLINE void run_halves(const LinearTask& task, int64_t block, int64_t row, Half half) {
+    alignas(64) float sums[R * BLOCK_COLS];
+    for (int h = 0; h < 2; h += H) half(h, sums + 16 * h);
+    finish(task.out, sums, R, row, block);
+}
+
+// ---------------------------------------------------------------------------------------------------
+// f32 and f16 weights, f32 operand: one fused multiply-add per k
+
+template <bool F16>
+OCTAVO_INLINE vf load_column(const char* w, int h) {
+    if constexpr (F16) return load_f16(reinterpret_cast<const uint16_t*>(w) + 16 * h);
+    else return load(reinterpret_cast<const float*>(w) + 16 * h);
+}
+
+template <bool F16, int R>
+void float_tile(const LinearTask& task, const char* w, int64_t block, int64_t row, Ahead ahead) {
+    constexpr int64_t STEP = BLOCK_COLS * (F16 ? 2 : 4);
+    run_halves<R>(task, block, row, [&](int h0, float* out) __attribute__((always_inline)) {
+        vf sums[R][H];
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = zero();
+        auto x = Rows<R>::make(task.x + row * task.x_stride, task.x_stride);
+        const char* p = w;
+        for (int64_t k0 = 0; k0 < task.cols; k0 += GROUP) {
+            if (h0 == 0) fetch(ahead);
+            const int64_t end = smaller(task.cols - k0, GROUP);
+            for (int64_t k = 0; k < end; k++, p += STEP) {
+                vf column[H];
+                OCTAVO_UNROLL for (int h = 0; h < H; h++) column[h] = load_column<F16>(p, h0 + h);
+                OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                    vf value = bcast(read_f32(Rows<R>::row(x, i)));
+                    OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = fma(column[h], value, sums[i][h]);
+                }
+                Rows<R>::advance(x, 4);
+            }
+        }
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) store(out + i * BLOCK_COLS + 16 * h, sums[i][h]);
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------
+// bf16 weights
+
+#if defined(__AVX512BF16__)
+
+// Pairs of k by the dot-product instruction, on an operand rounded to bf16.
+template <int R>
+void bf16_tile(const LinearTask& task, const char* w, int64_t block, int64_t row, Ahead ahead) {
+    __m512 a[R], b[R];
+    OCTAVO_UNROLL for (int i = 0; i < R; i++) a[i] = b[i] = _mm512_setzero_ps();
+    auto x = Rows<R>::make(task.x + row * task.x_stride, task.x_stride);
+    const char* p = w;
+    for (int64_t g = 0; g < task.groups; g++) {
+        fetch(ahead);
+        _Pragma("GCC unroll 4") for (int pair = 0; pair < GROUP / 2; pair++) {
+            const __m512bh wa = (__m512bh)_mm512_loadu_si512(p + pair * 128);
+            const __m512bh wb = (__m512bh)_mm512_loadu_si512(p + pair * 128 + 64);
+            OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                const __m512bh value = (__m512bh)_mm512_set1_epi32(read_i32(Rows<R>::row(x, i) + pair * 4));
+                a[i] = _mm512_dpbf16_ps(a[i], wa, value);
+                b[i] = _mm512_dpbf16_ps(b[i], wb, value);
+            }
+        }
+        p += GROUP * BLOCK_COLS * 2;
+        Rows<R>::advance(x, GROUP * 2);
+    }
+    alignas(64) float sums[R * BLOCK_COLS];
+    OCTAVO_UNROLL for (int i = 0; i < R; i++) store(sums + i * BLOCK_COLS, vf{a[i]}), store(sums + i * BLOCK_COLS + 16, vf{b[i]});
+    finish(task.out, sums, R, row, block);
+}
+
+#else
+
+// A bf16 is the upper half of an f32: pairs (k, k + 1) open into two vectors without arithmetic.
+#if defined(__AVX512F__)
+OCTAVO_INLINE void load_pairs(const char* p, vf& even, vf& odd) {
+    const __m512i w = _mm512_loadu_si512(p);
+    even.v = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+    odd.v = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(int(0xffff0000u))));
+}
+#elif defined(__AVX2__)
+OCTAVO_INLINE void load_pairs8(const char* p, __m256& even, __m256& odd) {
+    const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+    odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(int(0xffff0000u))));
+}
+OCTAVO_INLINE void load_pairs(const char* p, vf& even, vf& odd) {
+    load_pairs8(p, even.a, odd.a);
+    load_pairs8(p + 32, even.b, odd.b);
+}
+#else
+OCTAVO_INLINE void load_pairs(const char* p, vf& even, vf& odd) {
+    OCTAVO_UNROLL for (int i = 0; i < 4; i++) {
+        i4 w;
+        std::memcpy(&w, p + 16 * i, 16);
+        even.p[i] = (v4)(w << 16);
+        odd.p[i] = (v4)(w & int(0xffff0000u));
+    }
+}
+#endif
+
+template <int R>
+void bf16_tile(const LinearTask& task, const char* w, int64_t block, int64_t row, Ahead ahead) {
+    run_halves<R>(task, block, row, [&](int h0, float* out) __attribute__((always_inline)) {
+        vf sums[R][H];
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = zero();
+        auto x = Rows<R>::make(task.x + row * task.x_stride, task.x_stride);
+        const char* p = w + 64 * h0;
+        int64_t k = 0;
+        for (; k + 2 <= task.cols; k += 2, p += 128) {
+            if (h0 == 0 && k % GROUP == 0) fetch(ahead);
+            vf even[H], odd[H];
+            OCTAVO_UNROLL for (int h = 0; h < H; h++) load_pairs(p + 64 * h, even[h], odd[h]);
+            OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                vf value = bcast(read_f32(Rows<R>::row(x, i)));
+                OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = fma(even[h], value, sums[i][h]);
+            }
+            OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                vf value = bcast(read_f32(Rows<R>::row(x, i) + 4));
+                OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = fma(odd[h], value, sums[i][h]);
+            }
+            Rows<R>::advance(x, 8);
+        }
+        if (k < task.cols) {
+            vf even[H], odd[H];
+            OCTAVO_UNROLL for (int h = 0; h < H; h++) load_pairs(p + 64 * h, even[h], odd[h]);
+            OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                vf value = bcast(read_f32(Rows<R>::row(x, i)));
+                OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = fma(even[h], value, sums[i][h]);
+            }
+        }
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) store(out + i * BLOCK_COLS + 16 * h, sums[i][h]);
+    });
+}
+
+#endif
+
+// ---------------------------------------------------------------------------------------------------
+// int8 operand: exact integer products of a group, then two or three float operations
+
+enum Source { FROM_W8, FROM_W4, FROM_EXPANDED_W4 };
+
+// A w4 block whose nibbles are bytes and whose scales are floats: float scale[32], float min[32],
+// u8 [k / 4][col][4]. Made once per block when many rows use it.
+constexpr int EXPANDED_RECORD = 2 * 4 * BLOCK_COLS + GROUP * BLOCK_COLS;
+
+constexpr int record_bytes(Source s) { return s == FROM_W8 ? W8_RECORD : s == FROM_W4 ? W4_RECORD : EXPANDED_RECORD; }
+constexpr int head_bytes(Source s) { return s == FROM_W8 ? 2 * BLOCK_COLS : s == FROM_W4 ? 4 * BLOCK_COLS : 8 * BLOCK_COLS; }
+
+template <Source S>
+OCTAVO_INLINE vf load_scale(const char* record, int which, int h) {
+    if constexpr (S == FROM_EXPANDED_W4) return load(reinterpret_cast<const float*>(record) + which * BLOCK_COLS + 16 * h);
+    else return load_f16(reinterpret_cast<const uint16_t*>(record) + which * BLOCK_COLS + 16 * h);
+}
+
+// Each set defines: Quad (16 columns x 4 k of unsigned weights, ready to multiply), Sums (16 integer sums
+// in progress), load_quad / split_pair, dot, and `scaled`: float(sum) * scale, rounded once. For w8
+// the sum is corrected by start - MAGIC_BITS.
+
+#if defined(__AVX512VNNI__)
+
+struct Quad { __m512i v; };
+struct Sums { __m512i v; };
+template <Source S>
+OCTAVO_INLINE Sums begin(const GroupScale& g) { return {_mm512_set1_epi32(S == FROM_W8 ? g.start : MAGIC_BITS)}; }
+template <Source S>
+OCTAVO_INLINE Quad load_quad(const char* p) { return {_mm512_loadu_si512(p)}; }
+OCTAVO_INLINE void split_pair(const char* p, Quad& low, Quad& high) {
+    const __m512i w = _mm512_loadu_si512(p), mask = _mm512_set1_epi8(15);
+    low.v = _mm512_and_si512(w, mask);
+    high.v = _mm512_and_si512(_mm512_srli_epi16(w, 4), mask);
+}
+struct Value { __m512i v; };
+OCTAVO_INLINE Value load_value(const char* p) { return {_mm512_set1_epi32(read_i32(p))}; }
+OCTAVO_INLINE void dot(Sums& s, Quad w, Value x) { s.v = _mm512_dpbusd_epi32(s.v, w.v, x.v); }
+template <Source S>
+OCTAVO_INLINE vf scaled(Sums s, const GroupScale& g) {
+    return fma(vf{_mm512_castsi512_ps(s.v)}, bcast(g.scale), bcast(g.shift));
+}
+
+#elif defined(__AVX2__)
+
+// Products of a nibble (0..15) and an int8 fit 16 bits, and so does the sum of a group's eight quads
+// (8 x 2 x 15 x 127 = 30,480): vpmaddubsw never saturates. w8's bytes are two nibbles: low + 16 x high.
+#if defined(__AVX512BW__)
+struct vi { __m512i v; };
+OCTAVO_INLINE vi load_bytes(const char* p) { return {_mm512_loadu_si512(p)}; }
+OCTAVO_INLINE vi splat32(int32_t x) { return {_mm512_set1_epi32(x)}; }
+OCTAVO_INLINE vi low_nibbles(vi w) { return {_mm512_and_si512(w.v, _mm512_set1_epi8(15))}; }
+OCTAVO_INLINE vi high_nibbles(vi w) { return low_nibbles({_mm512_srli_epi16(w.v, 4)}); }
+OCTAVO_INLINE vi multiply_add(vi acc, vi w, vi x) { return {_mm512_add_epi16(acc.v, _mm512_maddubs_epi16(w.v, x.v))}; }
+OCTAVO_INLINE vi widen_times(vi acc, int factor) { return {_mm512_madd_epi16(acc.v, _mm512_set1_epi16(short(factor)))}; }
+OCTAVO_INLINE vi add32(vi a, vi b) { return {_mm512_add_epi32(a.v, b.v)}; }
+OCTAVO_INLINE vf as_float(vi a) { return {_mm512_cvtepi32_ps(a.v)}; }
+#else
+struct vi { __m256i a, b; };
+OCTAVO_INLINE vi load_bytes(const char* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+OCTAVO_INLINE vi splat32(int32_t x) { const __m256i v = _mm256_set1_epi32(x); return {v, v}; }
+OCTAVO_INLINE vi low_nibbles(vi w) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {_mm256_and_si256(w.a, mask), _mm256_and_si256(w.b, mask)};
+}
+OCTAVO_INLINE vi high_nibbles(vi w) { return low_nibbles({_mm256_srli_epi16(w.a, 4), _mm256_srli_epi16(w.b, 4)}); }
+OCTAVO_INLINE vi multiply_add(vi acc, vi w, vi x) {
+    return {_mm256_add_epi16(acc.a, _mm256_maddubs_epi16(w.a, x.a)), _mm256_add_epi16(acc.b, _mm256_maddubs_epi16(w.b, x.b))};
+}
+OCTAVO_INLINE vi widen_times(vi acc, int factor) {
+    const __m256i f = _mm256_set1_epi16(short(factor));
+    return {_mm256_madd_epi16(acc.a, f), _mm256_madd_epi16(acc.b, f)};
+}
+OCTAVO_INLINE vi add32(vi x, vi y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+OCTAVO_INLINE vf as_float(vi x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+#endif
+
+struct Quad { vi low, high; };  // high: w8 only
+struct Sums { vi low, high; };
+template <Source S>
+OCTAVO_INLINE Sums begin(const GroupScale&) { return {splat32(0), splat32(0)}; }
+template <Source S>
+OCTAVO_INLINE Quad load_quad(const char* p) {
+    const vi w = load_bytes(p);
+    if constexpr (S == FROM_W8) return {low_nibbles(w), high_nibbles(w)};
+    else return {w, w};
+}
+OCTAVO_INLINE void split_pair(const char* p, Quad& low, Quad& high) {
+    const vi w = load_bytes(p);
+    low.low = low_nibbles(w), high.low = high_nibbles(w);
+    low.high = low.low, high.high = high.low;
+}
+struct Value { vi v; };
+OCTAVO_INLINE Value load_value(const char* p) { return {splat32(read_i32(p))}; }
+template <Source S>
+OCTAVO_INLINE void dot_planes(Sums& s, const Quad& w, const Value& x) {
+    s.low = multiply_add(s.low, w.low, x.v);
+    if constexpr (S == FROM_W8) s.high = multiply_add(s.high, w.high, x.v);
+}
+template <Source S>
+OCTAVO_INLINE vf scaled(const Sums& s, const GroupScale& g) {
+    vi total = widen_times(s.low, 1);
+    if constexpr (S == FROM_W8) total = add32(add32(total, widen_times(s.high, 16)), splat32(g.start - MAGIC_BITS));
+    return mul(as_float(total), bcast(g.scale));
+}
+
+#elif defined(__ARM_NEON)
+
+struct Quad { int8x16_t p[4]; };
+struct Sums { int32x4_t p[4]; };
+template <Source S>
+OCTAVO_INLINE Sums begin(const GroupScale&) {
+    const int32x4_t z = vdupq_n_s32(0);
+    return {{z, z, z, z}};
+}
+template <Source S>
+OCTAVO_INLINE Quad load_quad(const char* p) {
+    Quad q;
+    OCTAVO_UNROLL for (int i = 0; i < 4; i++) {
+        const uint8x16_t w = vld1q_u8(reinterpret_cast<const uint8_t*>(p) + 16 * i);
+        // The +128 of w8 flips the sign bit: flipping it back gives the signed byte.
+        q.p[i] = vreinterpretq_s8_u8(S == FROM_W8 ? veorq_u8(w, vdupq_n_u8(128)) : w);
+    }
+    return q;
+}
+OCTAVO_INLINE void split_pair(const char* p, Quad& low, Quad& high) {
+    OCTAVO_UNROLL for (int i = 0; i < 4; i++) {
+        const uint8x16_t w = vld1q_u8(reinterpret_cast<const uint8_t*>(p) + 16 * i);
+        low.p[i] = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15)));
+        high.p[i] = vreinterpretq_s8_u8(vshrq_n_u8(w, 4));
+    }
+}
+struct Value { int8x16_t v; };
+OCTAVO_INLINE Value load_value(const char* p) { return {vreinterpretq_s8_s32(vdupq_n_s32(read_i32(p)))}; }
+OCTAVO_INLINE int32x4_t dot4(int32x4_t acc, int8x16_t w, int8x16_t x) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    return vdotq_s32(acc, w, x);
+#else
+    const int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(x)), high = vmull_s8(vget_high_s8(w), vget_high_s8(x));
+    return vaddq_s32(acc, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
+}
+OCTAVO_INLINE void dot(Sums& s, const Quad& w, const Value& x) {
+    OCTAVO_UNROLL for (int i = 0; i < 4; i++) s.p[i] = dot4(s.p[i], w.p[i], x.v);
+}
+template <Source S>
+OCTAVO_INLINE vf scaled(const Sums& s, const GroupScale& g) {
+    vf f;
+    OCTAVO_UNROLL for (int i = 0; i < 4; i++) f.p[i] = vcvtq_f32_s32(s.p[i]);
+    return mul(f, bcast(g.scale));
+}
+
+#else
+
+struct Quad { uint8_t v[64]; };
+struct Sums { int32_t v[16]; };
+template <Source S>
+OCTAVO_INLINE Sums begin(const GroupScale& g) {
+    Sums s;
+    for (int i = 0; i < 16; i++) s.v[i] = S == FROM_W8 ? g.start - MAGIC_BITS : 0;
+    return s;
+}
+template <Source S>
+OCTAVO_INLINE Quad load_quad(const char* p) { Quad q; std::memcpy(q.v, p, 64); return q; }
+OCTAVO_INLINE void split_pair(const char* p, Quad& low, Quad& high) {
+    for (int i = 0; i < 64; i++) {
+        low.v[i] = uint8_t(p[i]) & 15;
+        high.v[i] = uint8_t(p[i]) >> 4;
+    }
+}
+struct Value { int8_t v[4]; };
+OCTAVO_INLINE Value load_value(const char* p) { Value x; std::memcpy(x.v, p, 4); return x; }
+OCTAVO_INLINE void dot(Sums& s, const Quad& w, const Value& x) {
+    for (int i = 0; i < 16; i++) {
+        int32_t sum = 0;
+        for (int j = 0; j < 4; j++) sum += int32_t(w.v[4 * i + j]) * x.v[j];
+        s.v[i] += sum;
+    }
+}
+template <Source S>
+OCTAVO_INLINE vf scaled(const Sums& s, const GroupScale& g) {
+    float f[16];
+    for (int i = 0; i < 16; i++) f[i] = float(s.v[i]);
+    return mul(load(f), bcast(g.scale));
+}
+
+#endif
+
+template <Source S>
+OCTAVO_INLINE void accumulate(Sums& s, const Quad& w, const Value& x) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+    dot_planes<S>(s, w, x);
+#else
+    dot(s, w, x);
+#endif
+}
+
+template <Source S, int R>
+void int_tile(const LinearTask& task, const char* w, int64_t block, int64_t row, Ahead ahead) {
+    run_halves<R>(task, block, row, [&](int h0, float* out) __attribute__((always_inline)) {
+        vf sums[R][H];
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = zero();
+        auto x = Rows<R>::make(task.x + row * task.x_stride, task.x_stride);
+        auto scales = Rows<R>::make(task.x + row * task.x_stride + task.groups * GROUP, task.x_stride);
+        const char* record = w;
+        for (int64_t g = 0; g < task.groups; g++) {
+            if (h0 == 0) fetch(ahead);
+            Sums whole[R][H];
+            OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                const auto& scale = *reinterpret_cast<const GroupScale*>(Rows<R>::row(scales, i));
+                OCTAVO_UNROLL for (int h = 0; h < H; h++) whole[i][h] = begin<S>(scale);
+            }
+            const char* p = record + head_bytes(S) + 64 * h0;
+            if constexpr (S == FROM_W4) {
+                _Pragma("GCC unroll 4") for (int pair = 0; pair < GROUP / 8; pair++) {
+                    Quad low[H], high[H];
+                    OCTAVO_UNROLL for (int h = 0; h < H; h++) split_pair(p + pair * 128 + 64 * h, low[h], high[h]);
+                    OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                        const Value v = load_value(Rows<R>::row(x, i) + pair * 8);
+                        OCTAVO_UNROLL for (int h = 0; h < H; h++) accumulate<S>(whole[i][h], low[h], v);
+                    }
+                    OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                        const Value v = load_value(Rows<R>::row(x, i) + pair * 8 + 4);
+                        OCTAVO_UNROLL for (int h = 0; h < H; h++) accumulate<S>(whole[i][h], high[h], v);
+                    }
+                }
+            } else {
+                _Pragma("GCC unroll 8") for (int quad = 0; quad < GROUP / 4; quad++) {
+                    Quad q[H];
+                    OCTAVO_UNROLL for (int h = 0; h < H; h++) q[h] = load_quad<S>(p + quad * 128 + 64 * h);
+                    OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                        const Value v = load_value(Rows<R>::row(x, i) + quad * 4);
+                        OCTAVO_UNROLL for (int h = 0; h < H; h++) accumulate<S>(whole[i][h], q[h], v);
+                    }
+                }
+            }
+            vf scale[H], minimum[H];
+            OCTAVO_UNROLL for (int h = 0; h < H; h++) {
+                scale[h] = load_scale<S>(record, 0, h0 + h);
+                if constexpr (S != FROM_W8) minimum[h] = load_scale<S>(record, 1, h0 + h);
+            }
+            OCTAVO_UNROLL for (int i = 0; i < R; i++) {
+                const auto& group = *reinterpret_cast<const GroupScale*>(Rows<R>::row(scales, i));
+                OCTAVO_UNROLL for (int h = 0; h < H; h++) {
+                    sums[i][h] = fma(scaled<S>(whole[i][h], group), scale[h], sums[i][h]);
+                    if constexpr (S != FROM_W8) sums[i][h] = fma(minimum[h], bcast(group.sum), sums[i][h]);
+                }
+            }
+            record += record_bytes(S);
+            Rows<R>::advance(x, GROUP);
+            Rows<R>::advance(scales, sizeof(GroupScale));
+        }
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) store(out + i * BLOCK_COLS + 16 * h, sums[i][h]);
+    });
+}
+
+void expand_w4(const char* packed, int64_t groups, char* out) {
+    for (int64_t g = 0; g < groups; g++, packed += W4_RECORD, out += EXPANDED_RECORD) {
+        for (int which = 0; which < 2; which++)
+            for (int h = 0; h < 2; h++)
+                store(reinterpret_cast<float*>(out) + which * BLOCK_COLS + 16 * h, load_scale<FROM_W4>(packed, which, h));
+        const char* from = packed + head_bytes(FROM_W4);
+        char* to = out + head_bytes(FROM_EXPANDED_W4);
+        for (int pair = 0; pair < GROUP / 8; pair++, from += 128, to += 256)
+            for (int i = 0; i < 128; i++) {
+                const uint8_t byte = uint8_t(from[i]);
+                to[i] = char(byte & 15);
+                to[i + 128] = char(byte >> 4);
+            }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Entry points
+
+template <int R> void f32_rows(const LinearTask& t, const char* w, int64_t b, int64_t r, Ahead a) { float_tile<false, R>(t, w, b, r, a); }
+template <int R> void f16_rows(const LinearTask& t, const char* w, int64_t b, int64_t r, Ahead a) { float_tile<true, R>(t, w, b, r, a); }
+template <int R> void w8_rows(const LinearTask& t, const char* w, int64_t b, int64_t r, Ahead a) { int_tile<FROM_W8, R>(t, w, b, r, a); }
+template <int R> void w4_rows(const LinearTask& t, const char* w, int64_t b, int64_t r, Ahead a) { int_tile<FROM_W4, R>(t, w, b, r, a); }
+template <int R> void w4x_rows(const LinearTask& t, const char* w, int64_t b, int64_t r, Ahead a) { int_tile<FROM_EXPANDED_W4, R>(t, w, b, r, a); }
+
+#if defined(__AVX512F__)
+#define OCTAVO_FLOAT_TILES(f) {f<1>, f<2>, f<3>, f<4>, f<5>, f<6>, f<7>, f<8>, f<9>, f<10>, f<11>, f<12>}
+#define OCTAVO_INT_TILES(f) {f<1>, f<2>, f<3>, f<4>, f<5>, f<6>}
+#elif defined(__AVX2__)
+#define OCTAVO_FLOAT_TILES(f) {f<1>, f<2>, f<3>, f<4>, f<5>}
+#define OCTAVO_INT_TILES(f) {f<1>, f<2>, f<3>}
+#elif defined(__ARM_NEON)
+#define OCTAVO_FLOAT_TILES(f) {f<1>, f<2>, f<3>, f<4>, f<5>}
+#define OCTAVO_INT_TILES(f) {f<1>, f<2>, f<3>, f<4>}
+#else
+#define OCTAVO_FLOAT_TILES(f) {f<1>, f<2>}
+#define OCTAVO_INT_TILES(f) {f<1>, f<2>}
+#endif
+
+const TileFn F32_TILES[TALL_FLOAT] = OCTAVO_FLOAT_TILES(f32_rows);
+const TileFn F16_TILES[TALL_FLOAT] = OCTAVO_FLOAT_TILES(f16_rows);
+const TileFn BF16_TILES[TALL_FLOAT] = OCTAVO_FLOAT_TILES(bf16_tile);
+const TileFn W8_TILES[TALL_INT] = OCTAVO_INT_TILES(w8_rows);
+const TileFn W4_TILES[TALL_INT] = OCTAVO_INT_TILES(w4_rows);
+const TileFn W4X_TILES[TALL_INT] = OCTAVO_INT_TILES(w4x_rows);
+
+void over_blocks(const LinearTask& task, int64_t first, int64_t last, const TileFn* tiles, int tallest) {
+    for (int64_t b = first; b < last; b++) {
+        const char* w = task.weights + b * task.block_bytes;
+        sweep(task, tiles, tallest, w, w + task.block_bytes, task.block_bytes, b);
+    }
+}
+
+void linear_f32(const LinearTask& t, int64_t first, int64_t last, char*) { over_blocks(t, first, last, F32_TILES, TALL_FLOAT); }
+void linear_f16(const LinearTask& t, int64_t first, int64_t last, char*) { over_blocks(t, first, last, F16_TILES, TALL_FLOAT); }
+void linear_bf16(const LinearTask& t, int64_t first, int64_t last, char*) { over_blocks(t, first, last, BF16_TILES, TALL_FLOAT); }
+void linear_w8(const LinearTask& t, int64_t first, int64_t last, char*) { over_blocks(t, first, last, W8_TILES, TALL_INT); }
+
+// From this many rows on, expanding a block of w4 costs less than unpacking it in every tile.
+constexpr int64_t EXPAND_ROWS = 24;
+
+void linear_w4(const LinearTask& task, int64_t first, int64_t last, char* scratch) {
+    if (task.rows < EXPAND_ROWS) return over_blocks(task, first, last, W4_TILES, TALL_INT);
+    for (int64_t b = first; b < last; b++) {
+        const char* w = task.weights + b * task.block_bytes;
+        expand_w4(w, task.groups, scratch);
+        sweep(task, W4X_TILES, TALL_INT, scratch, w + task.block_bytes, task.block_bytes, b);
+    }
+}
+
+int64_t scratch_bytes(int64_t groups) { return groups * EXPANDED_RECORD; }
+
+// ---------------------------------------------------------------------------------------------------
+// Operands
+
+// The 32 values of a group, zeros behind the last column.
+OCTAVO_INLINE const float* group_values(const char* row, int64_t cols, int64_t group, float* space) {
+    const float* x = reinterpret_cast<const float*>(row) + group * GROUP;
+    const int64_t n = cols - group * GROUP;
+    if (n >= GROUP) return x;
+    for (int i = 0; i < GROUP; i++) space[i] = i < n ? x[i] : 0.0f;
+    return space;
+}
+
+void prepare_bf16(const char* x, int64_t x_stride, const int32_t* rows, int64_t cols, int64_t groups, char* out,
+                  int64_t out_stride, int64_t first, int64_t last) {
+    alignas(64) float space[GROUP];
+    for (int64_t item = first; item < last; item++) {
+        const int64_t r = item / groups, g = item % groups;
+        const float* v = group_values(x + (rows ? rows[r] : r) * x_stride, cols, g, space);
+        uint16_t* to = reinterpret_cast<uint16_t*>(out + r * out_stride) + g * GROUP;
+        for (int i = 0; i < GROUP; i++) {
+            uint32_t bits;
+            std::memcpy(&bits, v + i, 4);
+            const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+            const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;  // rounding could carry a NaN into infinity
+            to[i] = uint16_t(is_nan ? (bits >> 16) | 64 : rounded);
+        }
+    }
+}
+
+void prepare_int8(const char* x, int64_t x_stride, const int32_t* rows, int64_t cols, int64_t groups, char* out,
+                  int64_t out_stride, int64_t first, int64_t last) {
+    alignas(64) float space[GROUP];
+    for (int64_t item = first; item < last; item++) {
+        const int64_t r = item / groups, g = item % groups;
+        const float* v = group_values(x + (rows ? rows[r] : r) * x_stride, cols, g, space);
+        char* row = out + r * out_stride;
+        int8_t* q = reinterpret_cast<int8_t*>(row) + g * GROUP;
+        auto& scale = reinterpret_cast<GroupScale*>(row + groups * GROUP)[g];
+
+        int32_t largest = 0;  // of the magnitudes' bits: orders like the magnitudes, with NaN above infinity
+        for (int i = 0; i < GROUP; i++) {
+            int32_t bits;
+            std::memcpy(&bits, v + i, 4);
+            bits &= 0x7fffffff;
+            largest = bits > largest ? bits : largest;
+        }
+        float amax;
+        std::memcpy(&amax, &largest, 4);
+        const bool usable = amax >= 1e-30f && amax <= 1e33f;
+        float s = usable ? amax / 127.0f : 0.0f;
+        uint32_t s_bits;
+        std::memcpy(&s_bits, &s, 4);
+        s_bits &= ~3u;
+        std::memcpy(&s, &s_bits, 4);
+        const float inverse = usable ? 1.0f / s : 0.0f;
+
+        int32_t sum = 0;
+        if (usable) {
+            for (int i = 0; i < GROUP; i++) {
+                const float shifted = v[i] * inverse + MAGIC;  // rounds to the nearest whole number, ties to even
+                int32_t whole;
+                std::memcpy(&whole, &shifted, 4);
+                whole -= MAGIC_BITS;
+                q[i] = int8_t(whole);
+                sum += whole;
+            }
+        } else {
+            for (int i = 0; i < GROUP; i++) q[i] = 0;
+            if (!(amax <= 1e33f)) s = __builtin_nanf("");  // not finite, or far out of range: the result must show it
+        }
+        scale.scale = s;
+        scale.shift = -MAGIC * s;
+        scale.sum = s * float(sum);
+        scale.start = MAGIC_BITS - 128 * sum;
+    }
+}
+
+#if defined(__AVX512BF16__)
+constexpr OperandKind BF16_OPERAND = OPERAND_BF16;
+#else
+constexpr OperandKind BF16_OPERAND = OPERAND_F32;
+#endif
+
+}  // namespace
+
+const LinearKernels& linear_kernels() {
+    static const LinearKernels kernels = {
+        {OPERAND_F32, OPERAND_F32, BF16_OPERAND, OPERAND_INT8, OPERAND_INT8},
+        scratch_bytes,
+        {linear_f32, linear_f16, linear_bf16, linear_w8, linear_w4},
+        prepare_bf16,
+        prepare_int8,
+    };
+    return kernels;
+}
+
+}  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,29 @@
+// Anonymous memory maps with huge pages where the system gives them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace octavo {
+
+class Memory {
+public:
+    explicit Memory(size_t bytes);
+    ~Memory();
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    char* data() const { return data_; }
+    size_t bytes() const { return bytes_; }
+
+private:
+    char* map_;
+    size_t map_bytes_;
+    char* data_;
+    size_t bytes_;
+};
+
+// A zeroed piece of a large shared map (weights of all sizes get huge pages), 4096-byte aligned. The map goes
+// when the last of its pieces does.
+std::shared_ptr<char> allocate_piece(size_t bytes);
+
+}  // namespace octavo

@@ -1,0 +1,135 @@
+// The recorded program: arena, ops, metadata block, one run a step. Knows no model and no op family.
+//
+// Python records ops once (bind_*.cpp), fills the metadata arrays in place and calls run(T, R, S, P).
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "isa.h"
+#include "memory.h"
+#include "op.h"
+#include "team.h"
+
+namespace octavo {
+
+// Raised as octavo.errors.KernelFault.
+struct Fault : std::runtime_error {
+    Fault(const std::string& message, std::string op_name, int program_position)
+        : std::runtime_error(message), op(std::move(op_name)), position(program_position) {}
+    std::string op;
+    int position;
+};
+
+// A view of the arena and what its rows count. Python's handle of a buffer.
+struct Buffer {
+    View view;
+    int32_t rows = ROWS_TOKENS;
+    int64_t offset = 0;  // of view.data in the arena
+};
+
+struct ProgramOptions {
+    int max_tokens = 0;      // T <= max_tokens
+    int max_rows = 0;        // R, S <= max_rows; S + P <= max_rows + max_tokens
+    int num_groups = 1;      // KV groups
+    int table_width = 0;     // blocks a row may have
+    int block_size = 16;     // tokens
+    int vocab = 0;
+    int num_threads = 1;
+    std::string isa;
+    int64_t arena_bytes = 0;
+};
+
+// A named metadata array that Python sees as numpy, in place.
+struct Array {
+    char* data = nullptr;
+    char type = 'i';  // i: int32, I: uint32, l: int64, L: uint64, f: float32
+    std::vector<size_t> shape;
+};
+
+class Program {
+public:
+    explicit Program(const ProgramOptions& options);
+    ~Program();
+
+    const ProgramOptions& options() const { return options_; }
+    const KernelTable& kernels() const { return *kernels_; }
+
+    // Columns of the arena: row r starts at offset + r * stride bytes. Throws std::out_of_range
+    // when the first row does not fit the arena.
+    Buffer view(int64_t offset, int64_t stride, int width, int rows = ROWS_TOKENS) const;
+
+    // Appends an op; sets its position. Buffers in `op.out` count as written from here on.
+    int add_op(Op op, const std::string& name);
+
+    // Memory that lives as long as the program. floats() copies `n` values and zero-fills up to `padded`.
+    char* allocate(size_t bytes);
+    const float* floats(const float* values, size_t n, size_t padded = 0);
+    void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
+    // Every thread gets at least this much Ctx::scratch.
+    void need_scratch(size_t bytes);
+
+    // Operand of `x` in layout `kind` if it was prepared and x has not been written since, else -1.
+    int find_operand(const Buffer& x, int kind) const;
+    void remember_operand(const Buffer& x, int kind, int operand);
+
+    // A metadata array, made on the first call. Zeroed.
+    Array& array(const std::string& name, char type, std::vector<size_t> shape);
+    Array& array(const std::string& name);
+    std::vector<std::string> array_names() const;
+
+    // KV memory: block b at kv + b * block_bytes. allocate_kv maps (and owns) huge pages.
+    void set_kv(char* kv, int64_t block_bytes, int64_t num_blocks, std::shared_ptr<const void> owner);
+    void allocate_kv(int64_t block_bytes, int64_t num_blocks);
+    char* kv() const { return step_.kv; }
+    int64_t block_bytes() const { return step_.block_bytes; }
+    int64_t num_blocks() const { return num_blocks_; }
+    // Tokens that a query of each group sees (0 = all): blocks behind the window may be -1.
+    void set_windows(std::vector<int> windows);
+
+    // One step. Throws Fault; the program stays usable afterwards.
+    void run(int T, int R, int S, int P);
+    // A kernel reports a fault of its op in row `row` (any thread; the first one wins).
+    void report(const Op& op, int row);
+
+    const Step& step() const { return step_; }
+    void profile(bool on);
+    struct OpTime { std::string name; int64_t runs; int64_t ns; };
+    std::vector<OpTime> times() const;
+    const std::vector<std::string>& names() const { return names_; }
+    int64_t arena_bytes() const { return options_.arena_bytes; }
+    int64_t operand_bytes() const { return operand_bytes_; }
+    int64_t scratch_bytes() const { return int64_t(scratch_bytes_) * options_.num_threads; }
+
+private:
+    void check_step(int T, int R, int S, int P) const;
+    void check_tables(int R) const;
+    void fill_token_rows(int R);
+
+    struct Range { int64_t offset, stride; int width, kind, operand; };
+
+    ProgramOptions options_;
+    const KernelTable* kernels_;
+    std::shared_ptr<Memory> arena_;
+    std::vector<Op> ops_;
+    std::vector<std::string> names_;
+    std::vector<std::shared_ptr<const void>> kept_;
+    std::vector<Range> operands_;
+    std::map<std::string, Array> arrays_;
+    std::vector<int> windows_;
+    Step step_;
+    int64_t num_blocks_ = 0;
+    int64_t operand_bytes_ = 0;
+    size_t scratch_bytes_ = 1 << 16;
+    std::unique_ptr<Team> team_;
+    std::atomic<int64_t> fault_{-1};
+    bool profile_ = false;
+    std::vector<int64_t> ns_, runs_;
+};
+
+}  // namespace octavo

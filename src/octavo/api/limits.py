@@ -1,0 +1,21 @@
+"""Bounds of the HTTP side that keep one request from hurting another. All act before memory is spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    max_body_bytes: int = 32 << 20
+    max_prompts: int = 1_024
+    max_choices: int = 16_384  # prompts x n of one request
+    max_stop_strings: int = 4
+    max_stop_chars: int = 65_536
+    max_template_seconds: float = 5.0
+    max_template_chars: int = 16 << 20
+    max_template_bytes: int = 512 << 20  # address space of a template worker
+    template_workers: int = 2
+    sse_keep_alive_s: float = 0.0  # 0 = no comment lines in quiet streams
+    stall_limit_s: float = 8.0
+    share_prefix_cache: bool = False  # one key space for all API keys

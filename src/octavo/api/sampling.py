@@ -1,0 +1,159 @@
+"""Body + defaults of the server -> SamplingParams, as the engine gets them.
+
+Owns the order (what a request gives wins, then generation_config, then neutral) and what needs the
+tokenizer (bad words, end-of-text ids). Ranges are `wire.sampling.verify`.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from octavo.api.limits import Limits
+from octavo.api.schema.common import GenerationBody, given_sampling
+from octavo.api.text.codec import TextCodec
+from octavo.errors import InvalidRequest
+from octavo.wire.sampling import MAX_BAD_WORDS, SamplingParams, verify
+
+_LEAST_TEMPERATURE = 0.01
+_BIAS_LIMIT = 100.0
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What applies when a request says nothing. Shown in /v1/models."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_new_tokens: int | None = None  # chat: what is left of the context; completions: 16
+    eos_token_ids: tuple[int, ...] = ()  # beside the tokenizer's own
+
+    @classmethod
+    def read(cls, generation_config: Mapping[str, Any]) -> SamplingDefaults:
+        """From a generation_config.json; keys that are no defaults of sampling are left alone."""
+        found: dict[str, Any] = {}
+        for name in cls.__struct_fields__:
+            value = generation_config.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[name] = int(value) if name in ("top_k", "max_new_tokens") else float(value)
+        eos = generation_config.get("eos_token_id")
+        ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        found["eos_token_ids"] = tuple(int(i) for i in ids)
+        return cls(**found)
+
+
+_FROM_DEFAULTS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def build_params(
+    body: GenerationBody,
+    defaults: SamplingDefaults,
+    codec: TextCodec,
+    *,
+    logprobs: int | None,
+    max_tokens: int | None,
+    vocab_size: int,
+    max_logprobs: int,
+    limits: Limits,
+) -> tuple[SamplingParams, list[str]]:
+    """(checked parameters, notes). Raises InvalidRequest naming the field."""
+    notes: list[str] = []
+    values = given_sampling(body)
+    for name in _FROM_DEFAULTS:
+        if values[name] is None:
+            values[name] = getattr(defaults, name)
+    temperature = values["temperature"]
+    if 1e-5 <= temperature < _LEAST_TEMPERATURE:
+        values["temperature"] = _LEAST_TEMPERATURE
+        notes.append(f"temperature {temperature:g} was raised to {_LEAST_TEMPERATURE}; 0 is greedy")
+    _check_sizes(body, limits)
+    values["logprobs"] = logprobs
+    values["max_tokens"] = max_tokens
+    params = SamplingParams(
+        **values,
+        seed=None if body.seed == -1 else body.seed,
+        logit_bias=_logit_bias(body.logit_bias),
+        stop=body.stop,
+        stop_token_ids=list(dict.fromkeys(body.stop_token_ids)),
+    )
+    if params.is_greedy:
+        params = msgspec.structs.replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+    verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
+    if params.bad_words:
+        params = msgspec.structs.replace(params, bad_words_ids=_bad_words(codec, params.bad_words))
+        verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
+    return params, notes
+
+
+def _check_sizes(body: GenerationBody, limits: Limits) -> None:
+    if len(body.stop) > limits.max_stop_strings:
+        raise InvalidRequest(
+            f"stop has {len(body.stop)} strings; allowed are {limits.max_stop_strings}", param="stop"
+        )
+    if sum(map(len, body.stop)) > limits.max_stop_chars:
+        raise InvalidRequest(
+            f"stop has more than {limits.max_stop_chars} characters in all", param="stop"
+        )
+    if len(body.bad_words) > MAX_BAD_WORDS:
+        raise InvalidRequest(
+            f"bad_words has {len(body.bad_words)} entries; allowed are {MAX_BAD_WORDS}", param="bad_words"
+        )
+    if not math.isfinite(body.temperature or 0.0):
+        raise InvalidRequest("temperature is not a number; allowed is 0 to 2", param="temperature")
+
+
+def _logit_bias(given: dict[str, float] | None) -> dict[int, float] | None:
+    if not given:
+        return None
+    bias = {}
+    for key, value in given.items():
+        try:
+            token_id = int(key)
+        except ValueError:
+            raise InvalidRequest(
+                f"logit_bias has the key {key[:32]!r}; keys are token ids", param="logit_bias"
+            ) from None
+        bias[token_id] = max(-_BIAS_LIMIT, min(_BIAS_LIMIT, value)) if math.isfinite(value) else value
+    return bias
+
+
+def _bad_words(codec: TextCodec, words: Sequence[str]) -> list[list[int]]:
+    """Each word as it stands at the start of a text and after a space."""
+    found: list[list[int]] = []
+    for word in words:
+        for text in (word, " " + word.lstrip(" ")):
+            ids = codec.encode(text, add_special_tokens=False, parse_special=False)
+            if not ids:
+                raise InvalidRequest(f"bad_words: {word[:32]!r} has no tokens", param="bad_words")
+            if ids not in found:
+                found.append(ids)
+    return found
+
+
+def eos_ids(codec: TextCodec, defaults: SamplingDefaults, params: SamplingParams) -> list[int]:
+    """Ids that end the answer; none with ignore_eos, which explicit stop_token_ids survive."""
+    if params.ignore_eos:
+        return []
+    return sorted({*codec.eos_ids, *defaults.eos_token_ids})
+
+
+def choice_seeds(seed: int | None, count: int) -> list[int]:
+    """One signed 64-bit seed per choice: seed + index, from a random start when none was given."""
+    start = secrets.randbits(63) if seed is None else seed
+    return [(start + i + 2**63) % 2**64 - 2**63 for i in range(count)]

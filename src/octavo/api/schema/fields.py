@@ -1,0 +1,82 @@
+"""Fields that other servers know and that do not act here yet: refused by name, with the reason.
+
+`REFUSED[field] = (values that ask for nothing, reason)`: a body with one of those values is fine.
+`INERT[field]` = why a field has no effect; it is accepted and reported in `warnings`.
+Everything else that no model names is unknown: reported in `warnings`, refused with --strict.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_GRAMMAR = "output that follows a grammar is not built yet"
+_TOOLS = "tool calls are not parsed yet"
+_MEDIA = "this server takes text only"
+_REMOTE = "transfer of KV blocks between servers is not built yet"
+_RENDER = "only the render routes return it, which are not built yet"
+
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "audio": ((), _MEDIA),
+    "best_of": ((1,), "ranking of surplus choices is not built; ask for n"),
+    "documents": (([],), "the chat template of this model does not read documents"),
+    "ec_transfer_params": (({},), _REMOTE),
+    "function_call": (("none",), _TOOLS),
+    "functions": (([],), _TOOLS),
+    "grammar": ((), _GRAMMAR),
+    "guided_choice": ((), _GRAMMAR),
+    "guided_grammar": ((), _GRAMMAR),
+    "guided_json": ((), _GRAMMAR),
+    "guided_regex": ((), _GRAMMAR),
+    "kv_transfer_params": (({},), _REMOTE),
+    "length_penalty": ((1, 1.0), "it acts on beam search only, which is not built yet"),
+    "logprob_token_ids": (([],), "logprobs of chosen tokens are not built yet; use logprobs"),
+    "media_io_kwargs": (({},), _MEDIA),
+    "mm_payload": (("tensors", "none"), _RENDER),
+    "mm_processor_kwargs": (({},), _MEDIA),
+    "modalities": ((["text"],), _MEDIA),
+    "prediction": ((), "predicted output is not built yet"),
+    "prompt_embeds": (([],), "prompts are text or token ids; embeddings are not accepted"),
+    "repetition_detection": (({},), "it is not built yet; use max_tokens or stop"),
+    "response_format": (({"type": "text"},), _GRAMMAR),
+    "return_mm_kwargs": ((False,), _RENDER),
+    "return_token_offsets": ((False,), _RENDER),
+    "routed_experts_prompt_start": ((0,), "routed experts are not reported"),
+    "structured_outputs": (({},), _GRAMMAR),
+    "suffix": (("",), "fill-in-the-middle is not built; put the suffix into the prompt as the model expects it"),
+    "thinking_token_budget": ((-1,), "thinking is not told from the answer yet"),
+    "use_beam_search": ((False,), "beam search is not built yet; use n"),
+    "vllm_xargs": (({},), "there are no plug-ins that read it"),
+    "watermarking": ((False,), "watermarks are not built"),
+    "web_search_options": ((), "this server does not search"),
+}
+
+INERT: dict[str, str] = {
+    "include_reasoning": "thinking is not told from the answer yet, so it is always part of it",
+    "metadata": "nothing is stored",
+    "parallel_tool_calls": "tool calls are not parsed yet",
+    "prompt_cache_key": "prefixes are found by content; use cache_salt to keep them apart",
+    "prompt_cache_retention": "blocks are kept as long as there is room",
+    "safety_identifier": "nothing is recorded about users",
+    "service_tier": "there is one tier",
+    "session_id": "there is one engine, so no session has to find its way back",
+    "store": "nothing is stored",
+    "user": "nothing is recorded about users",
+    "verbosity": "no model here reads it",
+}
+
+_INERT_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "include_reasoning": (True,),
+    "parallel_tool_calls": (True, False),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+
+
+def asks_nothing(field: str, value: Any) -> bool:
+    """Whether a value of a REFUSED field is the same as leaving it out. (True is not 1 here.)"""
+    neutral = REFUSED[field][0]
+    return any(value == n and isinstance(value, bool) == isinstance(n, bool) for n in neutral)
+
+
+def is_worth_a_warning(field: str, value: Any) -> bool:
+    return value not in _INERT_DEFAULTS.get(field, ())

@@ -1,0 +1,1 @@
+"""From token ids to text: bytes, UTF-8, stop strings; one pipeline per choice."""

@@ -1,0 +1,45 @@
+"""What is true of the machine and of the model, as numbers. Gathered elsewhere (launch.facts)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`cpus` = what the affinity mask and the cgroup quota leave; `memory_bytes` = what may be taken now."""
+
+    cpus: int
+    cpus_reason: str
+    memory_bytes: int
+    memory_reason: str
+    isas: tuple[str, ...]  # worst first
+    isa: str  # the best one, or what the environment names
+    isa_reason: str
+    executors: tuple[str, ...]
+
+
+class KVGroupFacts(msgspec.Struct, frozen=True):
+    layers: int
+    window: int  # 0 = all
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Read from headers only; no tensor is touched. Bytes are those of the executor's packed forms."""
+
+    path: str
+    name: str
+    format: str  # "gguf" | "safetensors"
+    architecture: str
+    file_dtype: str  # of most matrix bytes: "F32", "F16", "BF16", or a GGUF block type
+    is_quantised: bool
+    vocab_size: int
+    max_position: int
+    parameters: int
+    weight_bytes: dict[str, int]  # by --quantization / dtype choice: "file" "f32" "f16" "bf16" "w8" "w4"
+    weight_formats: dict[str, list[list[str]]] = {}  # choice -> rows [file type -> packed form, bytes, exact or not]
+    kv_groups: tuple[KVGroupFacts, ...]
+    kv_layers_per_block: int
+    kv_heads: int
+    head_dim: int
+    arena_bytes_per_token: int
+    arena_bytes_per_sample: int

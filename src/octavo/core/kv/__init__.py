@@ -1,0 +1,1 @@
+"""Book-keeping of the KV cache: pool, chain of hashes, tables per request. Never touches KV memory."""

@@ -1,0 +1,51 @@
+"""Every environment variable that Octavo reads, and nothing else. Flags win over them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    name: str
+    text: str
+
+
+VARIABLES = (
+    Variable("OCTAVO_LOG_LEVEL", "debug, info (default), warning or error; debug also prints tracebacks."),
+    Variable("OCTAVO_CACHE", "Folder of pulled models; default: the user's cache directory."),
+    Variable("OCTAVO_API_KEY", "Bearer token of the server and of `octavo chat`; --api-key wins."),
+    Variable("OCTAVO_ISA", "Instruction set of the native kernels; --isa wins."),
+    Variable("HF_TOKEN", "Token for `octavo pull hf:...` of gated repositories."),
+)
+
+
+def log_level() -> str:
+    return os.environ.get("OCTAVO_LOG_LEVEL", "info").lower()
+
+
+def is_debug() -> bool:
+    return log_level() == "debug"
+
+
+def api_key() -> str | None:
+    return os.environ.get("OCTAVO_API_KEY") or None
+
+
+def isa() -> str | None:
+    return os.environ.get("OCTAVO_ISA") or None
+
+
+def hf_token() -> str | None:
+    return os.environ.get("HF_TOKEN") or None
+
+
+def cache_dir() -> Path:
+    """Folder of pulled models."""
+    given = os.environ.get("OCTAVO_CACHE")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "octavo"

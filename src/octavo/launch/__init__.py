@@ -1,0 +1,1 @@
+"""Starts, watches and restarts processes: the only code that knows every side."""

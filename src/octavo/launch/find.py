@@ -1,0 +1,42 @@
+"""From what the user calls a model to a path on this machine. Never downloads (law 5)."""
+
+from __future__ import annotations
+
+import os
+
+from octavo.config.model import ModelAsked
+from octavo.errors import ConfigError
+
+
+def find_model(asked: ModelAsked) -> tuple[str, str]:
+    """(path, name as served). Raises ConfigError that says how to get the model."""
+    from octavo import registry
+    from octavo.weights import fetch
+
+    if asked.model is None:
+        name = registry.DEFAULT_MODEL
+        path = fetch.locate(name, asked.download_dir)
+        if path is None:
+            raise ConfigError(
+                f"no model is named, and the default one ({name}) is not on this machine",
+                fix=f"`octavo pull {name}` fetches it",
+            )
+        return str(path), name
+    if os.path.exists(asked.model):
+        return os.path.abspath(asked.model), asked.model
+    looks_like_path = asked.model.endswith((".gguf", ".safetensors")) or asked.model.startswith((".", "/", "~"))
+    if not looks_like_path:
+        path = fetch.locate(asked.model, asked.download_dir, asked.revision)
+        if path is not None:
+            return str(path), asked.model
+        if asked.model in registry.MODELS:
+            raise ConfigError(
+                f"model {asked.model!r} is not on this machine", fix=f"`octavo pull {asked.model}` fetches it"
+            )
+        if asked.model.count("/") == 1:
+            raise ConfigError(
+                f"model {asked.model!r} is neither a path nor in the Hugging Face cache",
+                fix=f"`octavo pull hf:{asked.model}` fetches it",
+            )
+    known = ", ".join(sorted(registry.MODELS))
+    raise ConfigError(f"model {asked.model!r} does not exist", fix=f"check the path, or pull one of: {known}")

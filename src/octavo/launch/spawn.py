@@ -1,0 +1,142 @@
+"""One engine child process: start it, give it its order, follow its start, end it.
+
+A child dies with its parent in two ways: the kernel's parent-death signal, and the end of the order
+pipe. The first is tied to the *thread* that forked, and niceness is a thread's too, so all children
+are forked by one thread that lives as long as the process and keeps its priority (see launch.serve).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from octavo.errors import OctavoError, UserError
+from octavo.launch.build import PHASES
+from octavo.launch.orders import Order, Report, write_line
+from octavo.wire.messages import Ready
+
+STOP_TIMEOUT_S = 5.0
+
+
+class StartFailed(UserError):
+    """The engine child did not become ready: one cause, one fix."""
+
+
+class EngineProcess:
+    """A child, from its fork to its end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], orders_fd: int, reports_fd: int) -> None:
+        self.process = process
+        self._orders_fd = orders_fd
+        self._reports_fd = reports_fd
+        self.phase = next(iter(PHASES))
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def give(self, order: Order) -> None:
+        """Sends the plan. A child that is gone already says why through `wait_ready`."""
+        with contextlib.suppress(BrokenPipeError):
+            write_line(self._orders_fd, order)
+
+    async def wait_ready(self) -> Ready:
+        """Follows the start, phase by phase. Raises StartFailed with the child's own cause."""
+        reader = asyncio.StreamReader(limit=2**24)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._reports_fd, "rb", buffering=0)
+        )
+        self._reports_fd = -1  # the transport closes it
+        try:
+            while True:
+                try:
+                    line = await asyncio.wait_for(reader.readline(), PHASES.get(self.phase, 60))
+                except TimeoutError:
+                    raise self._hung() from None
+                if not line:
+                    raise self._died()
+                report = msgspec.json.decode(line, type=Report)
+                if report.ready is not None:
+                    return report.ready
+                if report.cause is not None:
+                    raise StartFailed(report.cause, fix=report.fix or None)
+                self.phase = report.phase or self.phase
+        finally:
+            transport.close()
+
+    def _hung(self) -> StartFailed:
+        return StartFailed(
+            f"the engine did not finish the phase {self.phase!r} in {PHASES.get(self.phase, 60):.0f} s",
+            fix="is the disk or the machine overloaded? OCTAVO_LOG_LEVEL=debug shows more",
+        )
+
+    def _died(self) -> StartFailed:
+        return StartFailed(f"the engine process {self.how_it_ended()} in the phase {self.phase!r}", fix=self._advice())
+
+    def how_it_ended(self) -> str:
+        """Words for the exit status: "was killed by SIGKILL", "ended with code 3"."""
+        code = self.process.wait()
+        if code >= 0:
+            return f"ended with code {code}"
+        return f"was killed by {signal.Signals(-code).name}"
+
+    def _advice(self) -> str:
+        if self.process.returncode == -signal.SIGKILL:
+            return "memory may have run out: try a smaller --max-model-len or --kv-cache-memory-bytes"
+        return "OCTAVO_LOG_LEVEL=debug shows more; `octavo collect-env` says what to report"
+
+    async def wait_ended(self) -> None:
+        """Returns when the process has ended (polled: a child is watched by exactly one task)."""
+        while self.process.poll() is None:
+            await asyncio.sleep(0.05)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Asks by closing the order pipe, then kills."""
+        self._close_pipes()
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        self._close_pipes()
+        self.process.kill()
+        self.process.wait()
+
+    def _close_pipes(self) -> None:
+        for fd in (self._orders_fd, self._reports_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._orders_fd = self._reports_fd = -1
+
+
+class Spawner:
+    """Forks engine children, all from one thread."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-spawn")
+        self._thread.submit(lambda: None).result()  # the thread exists now, before any change of priority
+
+    def start(self, model_path: str) -> EngineProcess:
+        return self._thread.submit(self._fork, model_path).result()
+
+    def _fork(self, model_path: str) -> EngineProcess:
+        order_read, order_write = os.pipe()
+        report_read, report_write = os.pipe()
+        fds = (order_read, report_write)
+        command = [sys.executable, "-m", "octavo.launch.engine", *map(str, fds), str(os.getpid()), model_path]
+        try:
+            process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            raise OctavoError(f"the engine process cannot be started: {error}") from error
+        finally:
+            os.close(order_read)
+            os.close(report_write)
+        return EngineProcess(process, order_write, report_read)

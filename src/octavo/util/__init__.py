@@ -1,0 +1,1 @@
+"""Facts of the operating system. Knows nothing of Octavo."""

@@ -1,0 +1,35 @@
+"""Fixtures of the model tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.models.checkpoints import save
+from tests.models.harness import EXECUTORS
+
+Checkpoint = tuple[str, list[npt.NDArray[np.float32]]]
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request: pytest.FixtureRequest) -> str:
+    """Name of the executor under test."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
+    """name -> (directory, reference logits of PROMPTS), made once per run."""
+    made: dict[str, Checkpoint] = {}
+
+    def get(name: str) -> Checkpoint:
+        if name not in made:
+            directory = str(tmp_path_factory.mktemp(name))
+            made[name] = (directory, save(name, directory))
+        return made[name]
+
+    return get
