@@ -166,7 +166,7 @@ struct SamplerIO {
 };
 
 // Scratch (Ctx::scratch) that the sampler needs in each thread.
-inline size_t sampler_scratch_bytes(int64_t vocab) { return size_t(vocab) * 20 + 65536; }
+inline size_t sampler_scratch_bytes(int64_t vocab) { return size_t(vocab) * 13 + 65536; }
 
 // The uniform number of a draw, in [0, 1): Philox4x32-10 with counter (position, 0, 0) and key seed,
 // the top 53 bits of its first two words.

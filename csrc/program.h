@@ -11,9 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "formats.h"
 #include "isa.h"
 #include "memory.h"
 #include "op.h"
+#include "ops.h"
 #include "team.h"
 
 namespace octavo {
@@ -45,6 +47,17 @@ struct ProgramOptions {
     int64_t arena_bytes = 0;
 };
 
+// Prepared rows of one buffer at a time (formats.h), shared by the linears that read it.
+struct Operand {
+    OperandKind kind = OPERAND_F32;
+    int64_t groups = 0;
+    int32_t rows = ROWS_TOKENS;
+    int64_t stride = 0;
+    std::shared_ptr<char> data;
+    Buffer source;
+    bool valid = false;
+};
+
 // A named metadata array that Python sees as numpy, in place.
 struct Array {
     char* data = nullptr;
@@ -71,17 +84,28 @@ public:
     char* allocate(size_t bytes);
     const float* floats(const float* values, size_t n, size_t padded = 0);
     void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
+    void keep_as(const std::string& name, std::shared_ptr<const void> owner) { named_[name] = std::move(owner); }
     // Every thread gets at least this much Ctx::scratch.
     void need_scratch(size_t bytes);
 
-    // Operand of `x` in layout `kind` if it was prepared and x has not been written since, else -1.
-    int find_operand(const Buffer& x, int kind) const;
-    void remember_operand(const Buffer& x, int kind, int operand);
+    // The operand buffer for `x` in layout `kind`. `fresh` says whether it holds x already, that is, x was
+    // prepared there and not written since; otherwise the op that asked must prepare it.
+    const Operand& operand(const Buffer& x, OperandKind kind, bool& fresh);
+    // Positions that an op can take end here (rotary tables); the smallest limit counts.
+    void limit_positions(int64_t end) { if (end < max_position_) max_position_ = end; }
 
-    // A metadata array, made on the first call. Zeroed.
+    // A metadata array, made on the first call. Zeroed. The second form throws std::invalid_argument for an
+    // unknown name.
     Array& array(const std::string& name, char type, std::vector<size_t> shape);
     Array& array(const std::string& name);
     std::vector<std::string> array_names() const;
+    template <class T> T* data(const std::string& name) { return reinterpret_cast<T*>(array(name).data); }
+
+    // What the sampler reads and writes. Fixed-size fields point into the arrays above; the rest is set by
+    // Python before a step (bind_program.cpp).
+    SamplerIO sampler;
+    // Where the logits op writes the logits of all S + P rows ([S + P, vocab] f32) instead of sampling; or null.
+    float* logits_out = nullptr;
 
     // KV memory: block b at kv + b * block_bytes. allocate_kv maps (and owns) huge pages.
     void set_kv(char* kv, int64_t block_bytes, int64_t num_blocks, std::shared_ptr<const void> owner);
@@ -109,9 +133,7 @@ public:
 private:
     void check_step(int T, int R, int S, int P) const;
     void check_tables(int R) const;
-    void fill_token_rows(int R);
-
-    struct Range { int64_t offset, stride; int width, kind, operand; };
+    void execute();
 
     ProgramOptions options_;
     const KernelTable* kernels_;
@@ -119,11 +141,13 @@ private:
     std::vector<Op> ops_;
     std::vector<std::string> names_;
     std::vector<std::shared_ptr<const void>> kept_;
-    std::vector<Range> operands_;
+    std::map<std::string, std::shared_ptr<const void>> named_;
+    std::vector<std::unique_ptr<Operand>> operands_;
     std::map<std::string, Array> arrays_;
     std::vector<int> windows_;
     Step step_;
     int64_t num_blocks_ = 0;
+    int64_t max_position_ = int64_t(1) << 40;
     int64_t operand_bytes_ = 0;
     size_t scratch_bytes_ = 1 << 16;
     std::unique_ptr<Team> team_;

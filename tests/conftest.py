@@ -19,7 +19,10 @@ def _model_path(name: str, variable: str) -> str:
 
     path = locate(name)
     if path is None:
-        pytest.fail(f"the model {name} is not on this machine: `./run octavo pull {name}`, or set {variable}", pytrace=False)
+        pytest.fail(
+            f"the model {name} is not on this machine: `./run octavo pull {name}`, or set {variable}",
+            pytrace=False,
+        )
     return str(path)
 
 

@@ -68,8 +68,7 @@ class RealModel:
         )
         self.executor: Executor = create(executor)
         self.executor.bind(self.program, source, executor_options(self.plan()))
-        # One block more than is planned with, should a pool keep one for itself.
-        self.executor.allocate_kv(num_blocks + 1)
+        self.executor.allocate_kv(num_blocks)
 
     def plan(
         self,

@@ -6,7 +6,7 @@ real hidden states, all tokens before it. A row writes the codes of its new toke
 would, the code of the token before being *read through the block table*; then it reads its whole
 visible history back through the table, compares it with the codes of its true tokens, and draws its
 next token as a hash of what it read. So a wrong block, a reused block, or a right token behind a wrong
-prefix is found at once (`StaleKV`), or, with `check=False`, changes the output.
+prefix is found at once (`StaleKVError`), or, with `check=False`, changes the output.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from octavo.wire.layout import KVGroup, KVLayout
 from octavo.wire.messages import (
@@ -29,7 +30,7 @@ MASK = (1 << 61) - 1
 ROOT = 17
 
 
-class StaleKV(AssertionError):
+class StaleKVError(AssertionError):
     """A row read something that its own tokens did not write."""
 
 
@@ -74,16 +75,25 @@ def scored(seen: int, token: int, top: int, vocab: int) -> TokenLogprobs:
     return TokenLogprobs(token, -(hash((seen, token)) % 997) / 100, 1 + seen % vocab, ids, [-0.5] * len(ids))
 
 
-def expected(
-    request: EngineRequest, windows: Sequence[int], vocab: int, max_len: int
-) -> tuple[list[int], FinishReason, int | None]:
-    """Output tokens (forced included) and the end of a request that is alone in the world. No engine."""
+class Solo(NamedTuple):
+    """What a request alone in the world gets; `seen[i]` is what output token i was drawn from."""
+
+    token_ids: list[int]
+    finish: FinishReason
+    stop_reason: int | None
+    seen: list[int]
+
+
+def expected(request: EngineRequest, windows: Sequence[int], vocab: int, max_len: int) -> Solo:
+    """The answer to a request, by the definition of the glass model and of stopping. No engine."""
+    history: list[int] = []
     tokens, num_prompt = list(request.prompt), len(request.prompt)
     codes, params = codes_of(tokens), request.params
     stops = [*request.eos_ids, *params.stop_token_ids]
     while True:
         position = len(tokens)
         seen = look([codes[first_seen(w, position - 1) : position] for w in windows])
+        history.append(seen)
         masked = stops if position - num_prompt < params.min_tokens else ()
         token = choose(seen, request.seed, position, vocab, masked)
         codes.append(code_of(codes[-1], token, position))
@@ -91,11 +101,11 @@ def expected(
         output = tokens[num_prompt:]
         if len(output) > params.min_tokens:
             if token in request.eos_ids:
-                return output, FinishReason.STOP, None
+                return Solo(output, FinishReason.STOP, None, history)
             if token in params.stop_token_ids:
-                return output, FinishReason.STOP, token
+                return Solo(output, FinishReason.STOP, token, history)
         if len(output) >= request.max_tokens or len(tokens) >= max_len:
-            return output, FinishReason.LENGTH, None
+            return Solo(output, FinishReason.LENGTH, None, history)
 
 
 class Row:
@@ -259,7 +269,7 @@ class GlassWorker:
         if self.check and read != row.codes[first:end]:
             truth = row.codes[first:end]
             wrong = next(i for i in range(len(truth)) if read[i] != truth[i])
-            raise StaleKV(
+            raise StaleKVError(
                 f"{row.add.request_id}: group {group}, position {first + wrong} of {position} reads block "
                 f"{table[(first + wrong) // size]} written for something else"
             )

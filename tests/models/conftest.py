@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
 import pytest
-
-from tests.models.checkpoints import save
 from tests.models.harness import EXECUTORS
-
-Checkpoint = tuple[str, list[npt.NDArray[np.float32]]]
+from tests.models.tiny import Checkpoint, save
 
 
 @pytest.fixture(params=EXECUTORS)

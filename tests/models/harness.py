@@ -134,8 +134,12 @@ class Runner:
             for g, table in enumerate(row.tables):
                 tables[g, r, : len(table)] = table
         return StepBatch(
-            token_ids=np.array([t for row, n in work for t in row.tokens[row.computed : row.computed + n]], np.int32),
-            positions=np.array([p for row, n in work for p in range(row.computed, row.computed + n)], np.int32),
+            token_ids=np.array(
+                [t for row, n in work for t in row.tokens[row.computed : row.computed + n]], np.int32
+            ),
+            positions=np.array(
+                [p for row, n in work for p in range(row.computed, row.computed + n)], np.int32
+            ),
             row_starts=np.cumsum([0] + [n for _, n in work]).astype(np.int32),
             context_lens=np.array([row.computed for row, _ in work], np.int32),
             block_tables=tables,
@@ -165,7 +169,8 @@ class Runner:
         turn = 0
         while any(row.computed < len(row.tokens) for row in rows):
             wanted = [
-                (i, min(chunks[(turn + i) % len(chunks)], len(row.tokens) - row.computed)) for i, row in enumerate(rows)
+                (i, min(chunks[(turn + i) % len(chunks)], len(row.tokens) - row.computed))
+                for i, row in enumerate(rows)
             ]
             live = [(i, n) for i, n in wanted if n > 0]
             for (i, _), logits in zip(live, self.step([(rows[i], n) for i, n in live]), strict=True):
@@ -192,5 +197,3 @@ def _best_isa() -> str:
     from octavo.kernels import best_isa
 
     return best_isa()
-
-

@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-
-from tests.models.checkpoints import CASES, PROMPTS
-from tests.models.conftest import Checkpoint
 from tests.models.harness import Setup, open_runner
+from tests.models.tiny import CASES, PROMPTS, Checkpoint
 
 TOLERANCE = 2e-4
 SCHEDULES = {
@@ -27,9 +25,15 @@ def test_logits_are_those_of_transformers(
     directory, reference = checkpoint(name)
     runner = open_runner(executor, directory)
     for schedule, chunks in SCHEDULES.items():
-        for prompt, logits, expected in zip(PROMPTS, runner.sequences(PROMPTS, chunks), reference, strict=True):
+        for prompt, logits, expected in zip(
+            PROMPTS, runner.sequences(PROMPTS, chunks), reference, strict=True
+        ):
             np.testing.assert_allclose(
-                logits, expected, atol=TOLERANCE, rtol=TOLERANCE, err_msg=f"{schedule}, prompt of {len(prompt)}"
+                logits,
+                expected,
+                atol=TOLERANCE,
+                rtol=TOLERANCE,
+                err_msg=f"{schedule}, prompt of {len(prompt)}",
             )
 
 

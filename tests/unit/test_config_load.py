@@ -129,19 +129,19 @@ def test_twins_and_dotted_keys_of_refused_flags_are_known_too() -> None:
 
 
 def test_no_flag_both_acts_and_is_refused() -> None:
-    acting = {spelling for o in options().values() for spelling in (o.flag, o.short, *o.aliases)}
+    acting = {spelling for o in options().values() for spelling in o.spellings}
     assert not acting & set(refused_flags())
 
 
 def test_names_and_spellings_are_unique() -> None:
-    spellings = [s for o in options().values() for s in (o.flag, o.short, *o.aliases) if s]
+    spellings = [s for o in options().values() for s in o.spellings]
     assert len(spellings) == len(set(spellings))
     assert sum(len(options((topic,))) for topic in TOPICS) == len(options())
 
 
 @pytest.mark.parametrize("option", options().values(), ids=lambda o: o.name)
 def test_every_option_is_documented(option: Any) -> None:
-    assert option.text.endswith((".", "}."))
+    assert option.doc.text.endswith((".", "}."))
     assert shown_default(option)
 
 
@@ -201,7 +201,11 @@ def test_keywords_mean_what_flags_mean() -> None:
 
 @pytest.mark.parametrize(
     ("keyword", "word"),
-    [("gpu_memory_utilization", "kv-cache-memory-bytes"), ("max_modl_len", "max_model_len"), ("port", "not an option")],
+    [
+        ("gpu_memory_utilization", "kv-cache-memory-bytes"),
+        ("max_modl_len", "max_model_len"),
+        ("port", "not an option"),
+    ],
 )
 def test_keyword_faults_are_named(keyword: str, word: str) -> None:
     with pytest.raises(ConfigError, match=word):

@@ -171,7 +171,9 @@ def test_more_context_than_the_model_has_is_refused() -> None:
 
 
 def test_weights_that_do_not_fit_name_a_format_that_does() -> None:
-    facts = model(weight_bytes={"bf16": 3 * GIB, "w8": int(1.6 * GIB), "w4": GIB}, file_dtype="BF16", is_quantised=False)
+    facts = model(
+        weight_bytes={"bf16": 3 * GIB, "w8": int(1.6 * GIB), "w4": GIB}, file_dtype="BF16", is_quantised=False
+    )
     with pytest.raises(CapacityError, match="--quantization w8"):
         resolve(asked(), facts, machine(memory_bytes=3 * GIB))
 
@@ -182,7 +184,10 @@ def test_kv_memory_as_asked() -> None:
     assert got.engine.cache.num_blocks == 600
     with pytest.raises(CapacityError, match="kv-cache-memory-bytes"):
         resolve(asked(kv_cache_memory_bytes=64 * GIB), MODEL, MACHINE)
-    assert resolve(asked(num_gpu_blocks_override=33, max_model_len=512), MODEL, MACHINE).engine.cache.num_blocks == 33
+    assert (
+        resolve(asked(num_gpu_blocks_override=33, max_model_len=512), MODEL, MACHINE).engine.cache.num_blocks
+        == 33
+    )
 
 
 def test_a_window_needs_fewer_blocks() -> None:
@@ -198,7 +203,9 @@ def test_a_window_needs_fewer_blocks() -> None:
     max_len=st.sampled_from([None, -1, 16, 1_000, 8_192]),
     seqs=st.sampled_from([None, 1, 64, 1024]),
 )
-def test_a_plan_always_fits_and_always_holds_one_full_request(memory: int, max_len: int | None, seqs: int | None) -> None:
+def test_a_plan_always_fits_and_always_holds_one_full_request(
+    memory: int, max_len: int | None, seqs: int | None
+) -> None:
     try:
         got = resolve(asked(max_model_len=max_len, max_num_seqs=seqs), MODEL, machine(memory_bytes=memory))
     except UserError as error:

@@ -36,6 +36,7 @@ class Prompt:
     ids: list[int]
     text: str | None = None
     notes: list[str] = field(default_factory=list)
+    was_truncated: bool = False
 
 
 class ChatTemplate:
@@ -307,6 +308,7 @@ class PromptMaker:
         dropped = len(prompt.ids) - keep
         if dropped <= 0:
             return
+        prompt.was_truncated = True
         kept_end = "last" if side == "left" else "first"
         prompt.ids = prompt.ids[dropped:] if side == "left" else prompt.ids[:keep]
         prompt.notes.append(

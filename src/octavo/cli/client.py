@@ -39,7 +39,9 @@ class Server:
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Events of a streamed answer, until [DONE]. Raises ServerError for an error event."""
-        reply = self._request("POST", path, {**body, "stream": True, "stream_options": {"include_usage": True}})
+        reply = self._request(
+            "POST", path, {**body, "stream": True, "stream_options": {"include_usage": True}}
+        )
         for raw in reply:
             line = raw.decode("utf-8").strip()
             if not line.startswith("data:"):
@@ -60,11 +62,14 @@ class Server:
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         try:
-            connection.request(method, self._prefix + path, None if body is None else json.dumps(body), headers)
+            connection.request(
+                method, self._prefix + path, None if body is None else json.dumps(body), headers
+            )
             reply = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(
-                f"no server answers at {self.url} ({error})", fix="start one with `octavo serve`, or give --url"
+                f"no server answers at {self.url} ({error})",
+                fix="start one with `octavo serve`, or give --url",
             ) from None
         if reply.status >= 400:
             text = reply.read().decode("utf-8", "replace")

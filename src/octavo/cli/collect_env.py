@@ -14,7 +14,9 @@ _SECRET = ("KEY", "TOKEN")
 
 
 def main(argv: list[str]) -> int:
-    Parser(prog="octavo collect-env", description="Facts about this machine, for a bug report.").parse_args(argv)
+    Parser(prog="octavo collect-env", description="Facts about this machine, for a bug report.").parse_args(
+        argv
+    )
     from octavo.launch.table import render
 
     print(render(rows(), indent=""))

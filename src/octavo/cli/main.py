@@ -70,7 +70,9 @@ def run(command: str, argv: list[str]) -> int:
 
 def _unknown(command: str) -> int:
     if command in REFUSED:
-        print(f"octavo: {command} is a command of vLLM that Octavo refuses: {REFUSED[command]}", file=sys.stderr)
+        print(
+            f"octavo: {command} is a command of vLLM that Octavo refuses: {REFUSED[command]}", file=sys.stderr
+        )
         return 2
     close = difflib.get_close_matches(command, COMMANDS, 1)
     hint = f"did you mean {close[0]}?" if close else "`octavo --help` lists the commands"

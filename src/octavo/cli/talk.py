@@ -17,7 +17,9 @@ def parser(prog: str, description: str) -> Parser:
     made.add_argument("--model-name", help="default: the first model that the server names")
     made.add_argument("--api-key", help="default: OCTAVO_API_KEY")
     made.add_argument("-q", "--quick", metavar="TEXT", help="send this one prompt, print the answer, end")
-    made.add_argument("--stats", action="store_true", help="after each answer: time to first token, tokens a second")
+    made.add_argument(
+        "--stats", action="store_true", help="after each answer: time to first token, tokens a second"
+    )
     return made
 
 
@@ -45,7 +47,10 @@ def show(events: Iterable[dict[str, Any]], key: str, stats: bool) -> str:
     if stats and first is not None:
         tokens = usage.get("completion_tokens", 0)
         rate = (tokens - 1) / max(time.monotonic() - first, 1e-9)
-        print(f"[first token {1000 * (first - start):.0f} ms, {tokens} tokens, {rate:.1f} tokens/s]", file=sys.stderr)
+        print(
+            f"[first token {1000 * (first - start):.0f} ms, {tokens} tokens, {rate:.1f} tokens/s]",
+            file=sys.stderr,
+        )
     return "".join(parts)
 
 

@@ -36,7 +36,9 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     max_position: int
     parameters: int
     weight_bytes: dict[str, int]  # by --quantization / dtype choice: "file" "f32" "f16" "bf16" "w8" "w4"
-    weight_formats: dict[str, list[list[str]]] = {}  # choice -> rows [file type -> packed form, bytes, exact or not]
+    weight_formats: dict[
+        str, list[list[str]]
+    ] = {}  # choice -> rows [file type -> packed form, bytes, exact or not]
     kv_groups: tuple[KVGroupFacts, ...]
     kv_layers_per_block: int
     kv_heads: int

@@ -34,27 +34,18 @@ def convert(option: Option, raw: Any, where: str) -> Any:
         value = _CONVERTERS[option.kind](option, raw)
     except (ValueError, TypeError):
         raise _bad_value(option, raw, where) from None
-    if isinstance(value, int | float) and not isinstance(value, bool) and not _in_bounds(option, value):
+    if isinstance(value, int | float) and not isinstance(value, bool) and not option.is_in_bounds(value):
         raise _bad_value(option, raw, where)
     return value
 
 
 def _bad_value(option: Option, raw: Any, where: str) -> ConfigError:
-    shown = "(hidden)" if option.secret else repr(raw) if isinstance(raw, str) else raw
+    shown = "(hidden)" if option.doc.secret else repr(raw) if isinstance(raw, str) else raw
     fix = f"allowed is {option.allowed}"
     close = difflib.get_close_matches(str(raw), [str(c) for c in option.choices], 1)
     if close:
         fix += f"; did you mean {close[0]}?"
     return ConfigError(f"{where}{option.flag} is {shown}", fix=fix)
-
-
-def _in_bounds(option: Option, value: float) -> bool:
-    return (
-        (option.ge is None or value >= option.ge)
-        and (option.gt is None or value > option.gt)
-        and (option.le is None or value <= option.le)
-        and (option.lt is None or value < option.lt)
-    )
 
 
 def _to_int(option: Option, raw: Any) -> int:
@@ -66,7 +57,7 @@ def _to_int(option: Option, raw: Any) -> int:
         if raw != int(raw):
             raise ValueError
         return int(raw)
-    if option.auto and raw.lower() == "auto":
+    if option.doc.auto and raw.lower() == "auto":
         return -1
     match = _NUMBER.fullmatch(raw.strip())
     if match is None:
@@ -178,14 +169,18 @@ def read_yaml(path: str, topics: tuple[str, ...]) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"--config {path} cannot be read ({error.strerror})", fix="check the path") from None
+        raise ConfigError(
+            f"--config {path} cannot be read ({error.strerror})", fix="check the path"
+        ) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {path} is not YAML ({' '.join(str(error).split())})") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"--config {path} holds a {type(content).__name__}; it must be a mapping of flag names")
-    by_flag = {spelling.lstrip("-"): o.name for o in options(topics).values() for spelling in (o.flag, *o.aliases)}
+        raise ConfigError(
+            f"--config {path} holds a {type(content).__name__}; it must be a mapping of flag names"
+        )
+    by_flag = {spelling.lstrip("-"): o.name for o in options(topics).values() for spelling in o.spellings}
     values: dict[str, Any] = {}
     for key, value in content.items():
         flag = str(key).lstrip("-").replace("_", "-")
@@ -229,11 +224,11 @@ def add_options(parser: argparse.ArgumentParser, topics: tuple[str, ...]) -> Non
     for topic in topics:
         group = parser.add_argument_group(topic)
         for option in options((topic,)).values():
-            names = [n for n in (option.flag, option.short, *option.aliases) if n]
+            names = list(option.spellings)
             extra: dict[str, Any] = {}
             if option.kind == "bool":
                 extra["nargs"] = 0
-                if not option.flag_only:
+                if not option.doc.flag_only:
                     names.append("--no-" + option.flag.removeprefix("--"))
             else:
                 extra["metavar"] = {"choice": "NAME", "list": "VALUE"}.get(option.kind, option.kind.upper())
@@ -243,7 +238,7 @@ def add_options(parser: argparse.ArgumentParser, topics: tuple[str, ...]) -> Non
 
 
 def _help(option: Option) -> str:
-    text = option.text
+    text = option.doc.text
     if option.kind == "choice":
         text += f" Allowed: {option.allowed}."
     if option.kind != "bool" or option.default:
@@ -254,7 +249,7 @@ def _help(option: Option) -> str:
 def shown_default(option: Option) -> str:
     """The default as documents show it."""
     if option.default is None or option.default == ():
-        return option.unset or "none"
+        return option.doc.unset or "none"
     if option.kind == "bool":
         return "on" if option.default else "off"
     if option.kind == "json":
@@ -289,7 +284,9 @@ def parse(parser: Parser, argv: Sequence[str], topics: tuple[str, ...]) -> tuple
         if word.startswith("-") and not _NUMBER.fullmatch(word):
             raise unknown_option(word.partition("=")[0], "", topics)
     if unknown:
-        raise ConfigError(f"{unknown[0]!r} is one argument too many", fix=f"`{parser.prog} --help` shows the form")
+        raise ConfigError(
+            f"{unknown[0]!r} is one argument too many", fix=f"`{parser.prog} --help` shows the form"
+        )
     values = read_yaml(namespace.config, topics) if namespace.config else {}
     given: dict[str, Any] = namespace.given
     positional = getattr(namespace, "model_tag", None)

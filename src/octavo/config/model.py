@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from octavo.config.option import doc
+from octavo.config.option import Doc
 
 
 class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[
         str | None,
-        doc(
+        Doc(
             "Model to serve: a GGUF file, a Hugging Face directory, a name that `octavo pull` knows, or an "
             "org/name already in the Hugging Face cache. Also the positional argument.",
             unset="the default model, if it has been pulled",
@@ -20,26 +20,29 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     tokenizer: Annotated[
         str | None,
-        doc("Directory or tokenizer.json to use instead of the model's own tokenizer.", unset="the model's own"),
+        Doc(
+            "Directory or tokenizer.json to use instead of the model's own tokenizer.",
+            unset="the model's own",
+        ),
     ] = None
     served_model_name: Annotated[
         tuple[str, ...],
-        doc("Names that requests may use; the first one is reported.", unset="the model as it was given"),
+        Doc("Names that requests may use; the first one is reported.", unset="the model as it was given"),
     ] = ()
     revision: Annotated[
-        str | None, doc("Branch, tag or commit of a Hugging Face repository.", unset="main")
+        str | None, Doc("Branch, tag or commit of a Hugging Face repository.", unset="main")
     ] = None
     download_dir: Annotated[
         str | None,
-        doc("Where pulled models lie.", unset="OCTAVO_CACHE, else the user's cache directory"),
+        Doc("Where pulled models lie.", unset="OCTAVO_CACHE, else the user's cache directory"),
     ] = None
     load_format: Annotated[
         Literal["auto", "safetensors", "gguf"],
-        doc("Kind of weight file that must be found. auto: whichever the model has."),
+        Doc("Kind of weight file that must be found. auto: whichever the model has."),
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "bfloat16", "half", "float16", "float", "float32"],
-        doc(
+        Doc(
             "Numbers of the matrices that the file does not quantise, and of the KV cache where it has no "
             "dtype of its own. auto: as in the file (float32 becomes bfloat16). Sums, residuals and logits are "
             "float32 always."
@@ -47,7 +50,7 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     quantization: Annotated[
         Literal["none", "w8", "w4"] | None,
-        doc(
+        Doc(
             "Format of the matrices: w8 (int8, groups of 32), w4 (4 bit, groups of 32), none (dequantise to "
             "--dtype).",
             short="-q",
@@ -56,7 +59,7 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     max_model_len: Annotated[
         int | None,
-        doc(
+        Doc(
             "Largest prompt plus answer of one request, in tokens. auto (-1): the largest that fits in memory.",
             ge=-1,
             auto=True,
@@ -65,43 +68,43 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     seed: Annotated[
         int,
-        doc("Seed from which requests without a seed of their own draw.", ge=0, le=2**63 - 1),
+        Doc("Seed from which requests without a seed of their own draw.", ge=0, le=2**63 - 1),
     ] = 0
     max_logprobs: Annotated[
-        int, doc("Most log-probabilities that a request may ask for; -1 = no bound.", ge=-1)
+        int, Doc("Most log-probabilities that a request may ask for; -1 = no bound.", ge=-1)
     ] = 20
     logprobs_mode: Annotated[
         Literal["raw_logprobs", "processed_logprobs"],
-        doc("Log-probabilities before (raw) or after (processed) penalties, temperature and truncation."),
+        Doc("Log-probabilities before (raw) or after (processed) penalties, temperature and truncation."),
     ] = "raw_logprobs"
     generation_config: Annotated[
         str,
-        doc(
+        Doc(
             "Where defaults of sampling come from: auto (the model's generation_config.json), octavo or vllm "
             "(none), or a directory."
         ),
     ] = "auto"
     override_generation_config: Annotated[
-        dict[str, Any], doc('Defaults of sampling to set, as JSON: {"temperature": 0.7}.')
+        dict[str, Any], Doc('Defaults of sampling to set, as JSON: {"temperature": 0.7}.')
     ] = msgspec.field(default_factory=dict)
     executor: Annotated[
         Literal["native", "torch"],
-        doc("What runs the model: native (C++, CPU) or torch (op by op; needs octavo[torch])."),
+        Doc("What runs the model: native (C++, CPU) or torch (op by op; needs octavo[torch])."),
     ] = "native"
     isa: Annotated[
         Literal["auto", "generic", "avx2", "avx512", "avx512_bf16", "neon"],
-        doc("Instruction set of the native kernels. auto: OCTAVO_ISA, else the best that this CPU has."),
+        Doc("Instruction set of the native kernels. auto: OCTAVO_ISA, else the best that this CPU has."),
     ] = "auto"
     optimization_level: Annotated[
         Literal[0, 1, 2, 3] | None,
-        doc(
+        Doc(
             "0 op by op, 1 recorded program, 2 fused and packed, 3 tuned on this machine.",
             short="-O",
             unset="2",
         ),
     ] = None
-    enforce_eager: Annotated[bool, doc("The same as -O0.")] = False
+    enforce_eager: Annotated[bool, Doc("The same as -O0.")] = False
     strict: Annotated[
         bool,
-        doc("Every fallback is an error at start, and an unknown request field is an error, not a note."),
+        Doc("Every fallback is an error at start, and an unknown request field is an error, not a note."),
     ] = False

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import msgspec
 
-from octavo.config.option import doc
+from octavo.config.option import Doc
 
 
 class ObservabilityAsked(msgspec.Struct, frozen=True, kw_only=True):
     disable_log_stats: Annotated[
-        bool, doc("No line of statistics every ten seconds while there is work.", flag_only=True)
+        bool, Doc("No line of statistics every ten seconds while there is work.", flag_only=True)
     ] = False
     enable_log_requests: Annotated[
-        bool, doc("Log the parameters of each request when it comes, beside the line at its end.")
+        bool, Doc("Log the parameters of each request when it comes, beside the line at its end.")
     ] = False

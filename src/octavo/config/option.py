@@ -1,6 +1,6 @@
 """How an asked field is declared, and the list of options read from the declarations.
 
-A field is `name: Annotated[type, doc("what it does", ...)] = default`; everything else (flag, YAML
+A field is `name: Annotated[type, Doc("what it does", ...)] = default`; everything else (flag, YAML
 key, `LLM(...)` keyword, line of docs/flags.md) follows from that one line. Owns no option itself.
 """
 
@@ -17,41 +17,24 @@ import msgspec
 Kind = Literal["int", "float", "str", "bool", "list", "json", "choice"]
 
 
-def doc(
-    text: str,
-    *,
-    short: str | None = None,
-    flag: str | None = None,
-    aliases: tuple[str, ...] = (),
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-    auto: bool = False,
-    unset: str | None = None,
-    secret: bool = False,
-    flag_only: bool = False,
-) -> msgspec.Meta:
-    """Metadata of a field. `auto`: also takes the word "auto" (-1). `unset`: what None leads to.
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """What an asked field means, and which values it takes.
 
-    `flag_only`: a switch without a --no- twin. `secret`: never printed.
+    `auto`: also takes the word "auto" (-1). `unset`: what None leads to. `secret`: never printed.
+    `flag_only`: a switch without a --no- twin.
     """
-    return msgspec.Meta(
-        description=text,
-        ge=ge,
-        gt=gt,
-        le=le,
-        lt=lt,
-        extra={
-            "short": short,
-            "flag": flag,
-            "aliases": aliases,
-            "auto": auto,
-            "unset": unset,
-            "secret": secret,
-            "flag_only": flag_only,
-        },
-    )
+
+    text: str
+    short: str | None = None
+    aliases: tuple[str, ...] = ()
+    ge: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    auto: bool = False
+    unset: str | None = None
+    secret: bool = False
+    flag_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +43,27 @@ class Option:
 
     name: str
     topic: str
-    flag: str
-    short: str | None
-    aliases: tuple[str, ...]
     kind: Kind
     choices: tuple[str | int, ...]
     default: Any
-    text: str
-    ge: float | None
-    gt: float | None
-    le: float | None
-    lt: float | None
-    auto: bool
-    unset: str | None
-    secret: bool
-    flag_only: bool
+    doc: Doc
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The flag, its short form, its aliases."""
+        return tuple(s for s in (self.flag, self.doc.short, *self.doc.aliases) if s)
+
+    def is_in_bounds(self, value: float) -> bool:
+        doc = self.doc
+        return (
+            (doc.ge is None or value >= doc.ge)
+            and (doc.le is None or value <= doc.le)
+            and (doc.lt is None or value < doc.lt)
+        )
 
     @property
     def allowed(self) -> str:
@@ -91,11 +80,11 @@ class Option:
         }[self.kind]
         bounds = [
             f"{sign} {bound:g}"
-            for sign, bound in ((">=", self.ge), (">", self.gt), ("<=", self.le), ("<", self.lt))
+            for sign, bound in ((">=", self.doc.ge), ("<=", self.doc.le), ("<", self.doc.lt))
             if bound is not None
         ]
         word = " ".join([word, " and ".join(bounds)]).strip()
-        return word + (" or auto" if self.auto else "")
+        return word + (" or auto" if self.doc.auto else "")
 
 
 def _kind(annotation: Any) -> tuple[Kind, tuple[str | int, ...]]:
@@ -120,31 +109,10 @@ def options_of(struct: type[msgspec.Struct], topic: str) -> tuple[Option, ...]:
     hints = typing.get_type_hints(struct, include_extras=True)
     found = []
     for field in msgspec.structs.fields(struct):
-        annotation, meta = typing.get_args(hints[field.name])
-        extra: dict[str, Any] = meta.extra
+        annotation, doc = typing.get_args(hints[field.name])
         kind, choices = _kind(annotation)
         default = field.default
         if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
-        found.append(
-            Option(
-                name=field.name,
-                topic=topic,
-                flag=extra["flag"] or "--" + field.name.replace("_", "-"),
-                short=extra["short"],
-                aliases=extra["aliases"],
-                kind=kind,
-                choices=choices,
-                default=default,
-                text=meta.description,
-                ge=meta.ge,
-                gt=meta.gt,
-                le=meta.le,
-                lt=meta.lt,
-                auto=extra["auto"],
-                unset=extra["unset"],
-                secret=extra["secret"],
-                flag_only=extra["flag_only"],
-            )
-        )
+        found.append(Option(field.name, topic, kind, choices, default, doc))
     return tuple(found)

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import msgspec
 
-from octavo.config.option import doc
+from octavo.config.option import Doc
 
 
 class ParallelAsked(msgspec.Struct, frozen=True, kw_only=True):
     threads: Annotated[
         int | None,
-        doc(
+        Doc(
             "Threads of the native executor; never more than the affinity mask and the cgroup quota allow.",
             short="-t",
             ge=1,
@@ -20,21 +20,17 @@ class ParallelAsked(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     tensor_parallel_size: Annotated[
-        int, doc("Ranks that share each layer. Only 1 so far.", short="-tp", ge=1)
+        int, Doc("Ranks that share each layer. Only 1 so far.", short="-tp", ge=1)
     ] = 1
     pipeline_parallel_size: Annotated[
-        int, doc("Ranks that share the stack of layers. Only 1 so far.", short="-pp", ge=1)
+        int, Doc("Ranks that share the stack of layers. Only 1 so far.", short="-pp", ge=1)
     ] = 1
-    data_parallel_size: Annotated[
-        int, doc("Replicas of the engine. Only 1 so far.", short="-dp", ge=1)
-    ] = 1
+    data_parallel_size: Annotated[int, Doc("Replicas of the engine. Only 1 so far.", short="-dp", ge=1)] = 1
     decode_context_parallel_size: Annotated[
-        int, doc("Ranks that share a request's KV cache. Only 1 so far.", short="-dcp", ge=1)
+        int, Doc("Ranks that share a request's KV cache. Only 1 so far.", short="-dcp", ge=1)
     ] = 1
     prefill_context_parallel_size: Annotated[
-        int, doc("Ranks that share a prompt. Only 1 so far.", short="-pcp", ge=1)
+        int, Doc("Ranks that share a prompt. Only 1 so far.", short="-pcp", ge=1)
     ] = 1
-    nnodes: Annotated[int, doc("Machines that share the work. Only 1 so far.", short="-n", ge=1)] = 1
-    api_server_count: Annotated[
-        int, doc("API processes. Only 1 so far.", short="-asc", ge=1)
-    ] = 1
+    nnodes: Annotated[int, Doc("Machines that share the work. Only 1 so far.", short="-n", ge=1)] = 1
+    api_server_count: Annotated[int, Doc("API processes. Only 1 so far.", short="-asc", ge=1)] = 1

@@ -54,14 +54,20 @@ class _Table:
 
     def fallback(self, topic: str, choice: object, reason: str) -> None:
         if self.strict:
-            raise ConfigError(f"--strict: {topic} would be {choice} ({reason})", fix="ask for it, or drop --strict")
+            raise ConfigError(
+                f"--strict: {topic} would be {choice} ({reason})", fix="ask for it, or drop --strict"
+            )
         self.add(topic, choice, f"fallback: {reason}")
 
 
 def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
     """Every choice made. Raises ConfigError or CapacityError with the nearest value that works."""
     table = _Table(asked.model.strict)
-    table.add("model", model.name, f"{model.architecture}, {model.parameters / 1e6:,.0f} M parameters, {model.format}")
+    table.add(
+        "model",
+        model.name,
+        f"{model.architecture}, {model.parameters / 1e6:,.0f} M parameters, {model.format}",
+    )
     executor = _executor(asked, machine, table, _weights(asked, model, table))
     kv_dtype = _kv_dtype(asked, table)
     block_size = _block_size(asked, model, kv_dtype, table)
@@ -128,6 +134,7 @@ def _weights(asked: Asked, model: ModelFacts, table: _Table) -> str:
     by_flag = {"bfloat16": "bf16", "half": "f16", "float16": "f16", "float": "f32", "float32": "f32"}
     wanted = asked.model.quantization
     plain = by_flag.get(asked.model.dtype) or by_file.get(model.file_dtype, "bf16")
+    choice: str
     if wanted in ("w8", "w4"):
         choice, reason = wanted, "--quantization"
     elif wanted is None and model.is_quantised:
@@ -191,7 +198,11 @@ def _block_size(asked: Asked, model: ModelFacts, kv_dtype: str, table: _Table) -
         return asked.cache.block_size
     piece = block_bytes(model, 16, kv_dtype) // model.kv_layers_per_block
     size = 32 if piece < NARROW_PIECE_BYTES else 16
-    table.add("block size", size, f"{fmt(piece * size // 16)} a layer" + (", as 16 would read slowly" * (size == 32)))
+    table.add(
+        "block size",
+        size,
+        f"{fmt(piece * size // 16)} a layer" + (", as 16 would read slowly" * (size == 32)),
+    )
     return size
 
 
@@ -222,8 +233,16 @@ def _budget(model: ModelFacts, machine: MachineFacts, weights: str, max_tokens: 
         reserve=int(machine.memory_bytes * RESERVE_FRAC),
     )
     if budget.left <= 0:
-        smaller = [n for n in ("w8", "w4") if model.weight_bytes.get(n, budget.weights) < budget.weights + budget.left]
-        fix = f"use --quantization {smaller[0]}" if smaller else "use a smaller model or a machine with more memory"
+        smaller = [
+            n
+            for n in ("w8", "w4")
+            if model.weight_bytes.get(n, budget.weights) < budget.weights + budget.left
+        ]
+        fix = (
+            f"use --quantization {smaller[0]}"
+            if smaller
+            else "use a smaller model or a machine with more memory"
+        )
         raise CapacityError(
             f"the weights take {fmt(budget.weights)} and work space {fmt(budget.arena + budget.process)}, but only "
             f"{fmt(machine.memory_bytes)} can be taken ({machine.memory_reason})",
@@ -246,7 +265,9 @@ def _kv_room(asked: Asked, model: ModelFacts, budget: Budget, block_size: int, k
             fix=f"use --kv-cache-memory-bytes {budget.left // size * size} or less",
         )
     if given < size:
-        raise CapacityError(f"--kv-cache-memory-bytes is {given:,}; one block takes {size:,}", fix="give more")
+        raise CapacityError(
+            f"--kv-cache-memory-bytes is {given:,}; one block takes {size:,}", fix="give more"
+        )
     return given
 
 
@@ -267,7 +288,9 @@ def _max_len(
         raise CapacityError(
             f"a context of {max(given or 1, 1):,} tokens needs {fmt(need * block_bytes(model, block_size, kv_dtype))} of "
             f"KV cache, but {fmt(room)} can be had",
-            fix=f"use --max-model-len {fits} (or auto)" if fits else "free some memory, or ask for more KV memory",
+            fix=f"use --max-model-len {fits} (or auto)"
+            if fits
+            else "free some memory, or ask for more KV memory",
         )
     if given is not None and given > 0:
         table.add("max model len", given, "--max-model-len")
@@ -304,15 +327,21 @@ def _num_blocks(
         reason = f"{max_seqs} requests of {max_len:,} tokens"
         if blocks < need:
             reason = f"{fmt(blocks * size)} cap; {reason} would take {fmt(need * size)}"
-    table.add("kv cache", f"{blocks} blocks, {blocks * block_size // max(1, len(model.kv_groups)):,} tokens", reason)
+    table.add(
+        "kv cache", f"{blocks} blocks, {blocks * block_size // max(1, len(model.kv_groups)):,} tokens", reason
+    )
     return blocks
 
 
 def _features(asked: Asked, table: _Table) -> None:
     caching = asked.cache.enable_prefix_caching
-    table.add("prefix cache", asked.cache.prefix_caching_hash_algo if caching else "off", "--enable-prefix-caching")
+    table.add(
+        "prefix cache", asked.cache.prefix_caching_hash_algo if caching else "off", "--enable-prefix-caching"
+    )
     depth = 2 if asked.scheduler.async_scheduling else 1
-    table.add("scheduling", f"{asked.scheduler.scheduling_policy}, {depth} steps in flight", "--scheduling-policy")
+    table.add(
+        "scheduling", f"{asked.scheduler.scheduling_policy}, {depth} steps in flight", "--scheduling-policy"
+    )
 
 
 def _scheduler(asked: Asked, max_seqs: int, max_tokens: int, max_len: int) -> SchedulerPlan:

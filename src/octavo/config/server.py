@@ -6,20 +6,20 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from octavo.config.option import doc
+from octavo.config.option import Doc
 
 
 class ServerAsked(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[
-        str, doc("Address to listen on. Other machines reach the server only with 0.0.0.0 or an address.")
+        str, Doc("Address to listen on. Other machines reach the server only with 0.0.0.0 or an address.")
     ] = "127.0.0.1"
-    port: Annotated[int, doc("Port to listen on; 0 = any free one.", ge=0, le=65535)] = 8000
-    uds: Annotated[
-        str | None, doc("Listen on this Unix socket instead of host and port.", unset="off")
-    ] = None
+    port: Annotated[int, Doc("Port to listen on; 0 = any free one.", ge=0, le=65535)] = 8000
+    uds: Annotated[str | None, Doc("Listen on this Unix socket instead of host and port.", unset="off")] = (
+        None
+    )
     api_key: Annotated[
         tuple[str, ...],
-        doc(
+        Doc(
             "Bearer tokens that are let in; guards every route but /health and /ping.",
             unset="OCTAVO_API_KEY, else open",
             secret=True,
@@ -27,38 +27,34 @@ class ServerAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     chat_template: Annotated[
         str | None,
-        doc("File with a chat template, or the template itself on one line.", unset="the model's own"),
+        Doc("File with a chat template, or the template itself on one line.", unset="the model's own"),
     ] = None
     chat_template_content_format: Annotated[
         Literal["auto", "string", "openai"],
-        doc("How a template gets a message's content: one string, or the list of its parts."),
+        Doc("How a template gets a message's content: one string, or the list of its parts."),
     ] = "auto"
     trust_request_chat_template: Annotated[
-        bool, doc("Let a request bring a chat template of its own (it runs in the sandbox).")
+        bool, Doc("Let a request bring a chat template of its own (it runs in the sandbox).")
     ] = False
     default_chat_template_kwargs: Annotated[
-        dict[str, Any], doc("Variables for the chat template that requests may override, as JSON.")
+        dict[str, Any], Doc("Variables for the chat template that requests may override, as JSON.")
     ] = msgspec.field(default_factory=dict)
-    response_role: Annotated[str, doc("Role of the messages that are returned.")] = "assistant"
+    response_role: Annotated[str, Doc("Role of the messages that are returned.")] = "assistant"
     root_path: Annotated[
-        str | None, doc("Path prefix that a proxy strips before it forwards.", unset="none")
+        str | None, Doc("Path prefix that a proxy strips before it forwards.", unset="none")
     ] = None
-    allow_credentials: Annotated[bool, doc("CORS: let browsers send credentials.")] = False
+    allow_credentials: Annotated[bool, Doc("CORS: let browsers send credentials.")] = False
     allowed_origins: Annotated[
-        tuple[str, ...], doc("CORS: origins that browsers may call from.", unset="none")
+        tuple[str, ...], Doc("CORS: origins that browsers may call from.", unset="none")
     ] = ()
-    allowed_methods: Annotated[tuple[str, ...], doc("CORS: methods that are allowed.")] = ("*",)
-    allowed_headers: Annotated[tuple[str, ...], doc("CORS: headers that are allowed.")] = ("*",)
+    allowed_methods: Annotated[tuple[str, ...], Doc("CORS: methods that are allowed.")] = ("*",)
+    allowed_headers: Annotated[tuple[str, ...], Doc("CORS: headers that are allowed.")] = ("*",)
     uvicorn_log_level: Annotated[
         Literal["critical", "error", "warning", "info", "debug", "trace"],
-        doc("What the HTTP server logs of itself."),
+        Doc("What the HTTP server logs of itself."),
     ] = "warning"
-    disable_uvicorn_access_log: Annotated[
-        bool, doc("No line for each HTTP request.")
-    ] = False
-    enable_request_id_headers: Annotated[
-        bool, doc("Send X-Request-Id back with every response.")
-    ] = False
+    disable_uvicorn_access_log: Annotated[bool, Doc("No line for each HTTP request.")] = False
+    enable_request_id_headers: Annotated[bool, Doc("Send X-Request-Id back with every response.")] = False
     shutdown_timeout: Annotated[
-        int, doc("Seconds that running requests may take to end after SIGTERM; 0 = end at once.", ge=0)
+        int, Doc("Seconds that running requests may take to end after SIGTERM; 0 = end at once.", ge=0)
     ] = 30

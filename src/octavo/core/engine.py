@@ -148,7 +148,7 @@ class Engine:
         if not limits.enable_chunked_prefill and prompt > limits.max_num_batched_tokens:
             return (
                 f"prompt has {prompt:,} tokens; a step takes {limits.max_num_batched_tokens:,} and "
-                "chunked prefill is off: shorten it, raise --max-num-batched-tokens, or switch chunked prefill on"
+                "chunked prefill is off: shorten it, raise --max-num-batched-tokens, or switch it on"
             )
         vocab = self.plan.vocab_size
         for ids in (wire.prompt, wire.forced):
@@ -344,7 +344,8 @@ class Engine:
         scheduler, pool = self.scheduler, self.cache.pool
         state = (
             f"{len(scheduler.running)} running, {len(scheduler.waiting)} waiting, "
-            f"{len(scheduler.deferred)} deferred, {pool.num_free} of {pool.num_blocks} blocks free, {self.cache.promised} promised"
+            f"{len(scheduler.deferred)} deferred, {pool.num_free} of {pool.num_blocks} blocks free, "
+            f"{self.cache.promised} promised"
         )
         if not scheduler.running and not len(scheduler.waiting):
             logger.warning("every request waits for what it needs to start: %s", state)

@@ -39,8 +39,8 @@ class Request:
     computed, so nothing is planned for a request with `known + drawn == end`.
 
     Preemption sets `computed` to 0 and keeps `drawn`: the token in flight still arrives, once, and the
-    request is not admitted again before it has. `epoch` counts preemptions; other results of
-    steps planned in an earlier epoch are void.
+    request is not admitted again before it has. `epoch` counts admissions after preemption: prompt scores
+    of steps planned in an earlier epoch are void from then on.
     """
 
     __slots__ = (

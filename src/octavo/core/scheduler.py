@@ -20,6 +20,7 @@ from octavo.core.kv.pool import NULL
 from octavo.core.protocols import Gate, Limit, Pool, PrefixSource, StepView, Verdict
 from octavo.core.queue import WaitingLine
 from octavo.core.request import Request, State
+from octavo.errors import ConfigError
 from octavo.wire.messages import SlotAdd, StepPlan
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,11 @@ class Scheduler:
         limits: Sequence[Limit] = (),
         max_passed: int = MAX_PASSED,
     ) -> None:
+        if plan.long_prefill_token_threshold and not plan.enable_chunked_prefill:
+            raise ConfigError(
+                f"long_prefill_token_threshold is {plan.long_prefill_token_threshold} and chunked prefill is off",
+                fix="set the threshold to 0, or switch chunked prefill on",
+            )
         self.plan_limits = plan
         self._pool = pool
         self._source = source
@@ -147,8 +153,6 @@ class Scheduler:
         lost = request.computed
         self._vacate(request)
         request.state = State.PREEMPTED
-        request.epoch += 1
-        request.prompt_scores.clear()
         counters.preemptions += 1
         record.num_preemptions += 1
         self.waiting.push(request)
@@ -223,9 +227,7 @@ class Scheduler:
                 count = min(count, limit.grant(request, count, view))
         limits = self.plan_limits
         if count < want and not limits.enable_chunked_prefill and want <= limits.max_num_batched_tokens:
-            return (
-                0  # whole, in a later step. (Only recomputation after preemption can be longer than a step.)
-            )
+            return 0  # whole, in a later step; only recomputation can be longer than any step
         return count
 
     def _make_room(self, request: Request, reach: int, draft: _Draft) -> bool:
@@ -328,6 +330,9 @@ class Scheduler:
 
     def _start(self, request: Request, match: Match, count: int, draft: _Draft, now: float) -> None:
         record, counters = request.record, self.counters
+        if request.state is State.PREEMPTED:
+            request.epoch += 1
+            request.prompt_scores.clear()
         if not record.scheduled:
             record.scheduled = now
             record.prefix_miss = match.miss

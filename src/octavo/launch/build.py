@@ -17,6 +17,7 @@ from octavo.weights.source import ModelSource
 if TYPE_CHECKING:
     from octavo.core.engine import Engine
     from octavo.executors.base import Executor, ExecutorOptions
+    from octavo.worker.worker import Worker
 
 # Seconds that a phase of the start may take before it counts as hung.
 PHASES: dict[str, float] = {
@@ -35,13 +36,24 @@ class Built:
     engine: Engine
     executor: Executor
     table: list[list[str]]  # the plan's rows, then what the executor says of itself
+    worker: Worker
+
+    def close(self) -> None:
+        """Ends the worker's thread, then gives the executor's memory back."""
+        self.worker.close()
+        self.executor.close()
 
 
 def build_program(source: ModelSource, plan: EnginePlan) -> Program:
     """The program that the plan's executor runs, after the passes of its optimisation level."""
     from octavo.models.registry import build_program as build
 
-    program = build(source.config, block_size=plan.cache.block_size, kv_dtype=plan.cache.dtype)
+    program = build(
+        source.config,
+        block_size=plan.cache.block_size,
+        kv_dtype=plan.cache.dtype,
+        max_length=plan.scheduler.max_model_len,
+    )
     return optimise(program, plan.executor.optimization_level)
 
 
@@ -51,7 +63,6 @@ def build_engine(source: ModelSource, plan: EnginePlan, phase: Callable[[str], N
     `phase(name)` is called as each phase begins. Raises WeightError, CapacityError, KernelFault.
     """
     from octavo.core.engine import Engine
-    from octavo.executors.base import ExecutorOptions
     from octavo.executors.registry import create
     from octavo.models.registry import weights_of
     from octavo.weights.load import check_tensors
@@ -68,7 +79,7 @@ def build_engine(source: ModelSource, plan: EnginePlan, phase: Callable[[str], N
     phase("start the engine")
     worker = Worker(executor, plan, program.kv)
     engine = Engine(plan, program.kv, worker)
-    return Built(engine, executor, plan.table + executor.describe())
+    return Built(engine, executor, plan.table + executor.describe(), worker)
 
 
 def executor_options(plan: EnginePlan) -> ExecutorOptions:

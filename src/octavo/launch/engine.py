@@ -26,8 +26,8 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     from octavo import env
-    from octavo.launch import logs
     from octavo.errors import OctavoError, UserError
+    from octavo.launch import logs
     from octavo.launch.orders import Report, write_line
 
     logs.set_up()
@@ -38,9 +38,13 @@ def main(argv: list[str]) -> int:
     except OctavoError as error:
         report = Report(cause=str(error), fix="OCTAVO_LOG_LEVEL=debug shows more")
     except MemoryError:
-        report = Report(cause="memory ran out", fix="use a smaller --max-model-len or --kv-cache-memory-bytes")
+        report = Report(
+            cause="memory ran out", fix="use a smaller --max-model-len or --kv-cache-memory-bytes"
+        )
     except Exception as error:
-        report = Report(cause=f"{type(error).__name__}: {error}", fix="OCTAVO_LOG_LEVEL=debug shows the traceback")
+        report = Report(
+            cause=f"{type(error).__name__}: {error}", fix="OCTAVO_LOG_LEVEL=debug shows the traceback"
+        )
     else:
         return code
     if env.is_debug():

@@ -56,7 +56,9 @@ def model_facts(source: ModelSource, name: str, asked: Asked) -> ModelFacts:
     from octavo.program.passes import arena_row_bytes
 
     level = 0 if asked.model.enforce_eager else asked.model.optimization_level
-    program = optimise(build_program(source.config, block_size=16, kv_dtype="bf16"), 2 if level is None else level)
+    program = optimise(
+        build_program(source.config, block_size=16, kv_dtype="bf16"), 2 if level is None else level
+    )
     arena = arena_row_bytes(program)
     by_type: Counter[str] = Counter()
     for info in source.tensors.values():

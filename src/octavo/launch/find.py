@@ -24,7 +24,9 @@ def find_model(asked: ModelAsked) -> tuple[str, str]:
         return str(path), name
     if os.path.exists(asked.model):
         return os.path.abspath(asked.model), asked.model
-    looks_like_path = asked.model.endswith((".gguf", ".safetensors")) or asked.model.startswith((".", "/", "~"))
+    looks_like_path = asked.model.endswith((".gguf", ".safetensors")) or asked.model.startswith(
+        (".", "/", "~")
+    )
     if not looks_like_path:
         path = fetch.locate(asked.model, asked.download_dir, asked.revision)
         if path is not None:

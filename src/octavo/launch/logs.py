@@ -30,7 +30,12 @@ def set_up() -> None:
     level = env.log_level()
     if level not in LEVELS:
         raise ConfigError(f"OCTAVO_LOG_LEVEL is {level!r}", fix=f"allowed is {', '.join(LEVELS)}")
-    for value, name in ((logging.DEBUG, "debug"), (logging.INFO, "info"), (logging.WARNING, "warning"), (logging.ERROR, "error")):
+    for value, name in (
+        (logging.DEBUG, "debug"),
+        (logging.INFO, "info"),
+        (logging.WARNING, "warning"),
+        (logging.ERROR, "error"),
+    ):
         logging.addLevelName(value, name)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))

@@ -45,4 +45,6 @@ def tensor_rows(source: ModelSource) -> list[list[str]]:
         count[info.type] += 1
         elements[info.type] += math.prod(info.shape)
         size[info.type] += info.nbytes
-    return [[kind, str(count[kind]), f"{elements[kind]:,}", f"{size[kind]:,}"] for kind, _ in size.most_common()]
+    return [
+        [kind, str(count[kind]), f"{elements[kind]:,}", f"{size[kind]:,}"] for kind, _ in size.most_common()
+    ]

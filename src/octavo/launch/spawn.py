@@ -78,7 +78,9 @@ class EngineProcess:
         )
 
     def _died(self) -> StartFailed:
-        return StartFailed(f"the engine process {self.how_it_ended()} in the phase {self.phase!r}", fix=self._advice())
+        return StartFailed(
+            f"the engine process {self.how_it_ended()} in the phase {self.phase!r}", fix=self._advice()
+        )
 
     def how_it_ended(self) -> str:
         """Words for the exit status: "was killed by SIGKILL", "ended with code 3"."""
@@ -133,7 +135,9 @@ class Spawner:
         fds = (order_read, report_write)
         command = [sys.executable, "-m", "octavo.launch.engine", *map(str, fds), str(os.getpid()), model_path]
         try:
-            process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True)
+            process = subprocess.Popen(
+                command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         except OSError as error:
             raise OctavoError(f"the engine process cannot be started: {error}") from error
         finally:

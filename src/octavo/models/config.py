@@ -7,13 +7,12 @@ change the arithmetic and that the family does not implement is a ConfigError. B
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import ConfigError
-from octavo.models.rope import Rope, make_rope
+from octavo.models.rope import Rope, is_positive, make_rope
 
 Raw = Mapping[str, Any]
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -105,7 +104,7 @@ class Reader:
 
     def number(self, key: str) -> float:
         value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        if not is_positive(value):
             raise self._bad(key, value, "a positive number")
         return float(value)
 
@@ -128,7 +127,8 @@ class Reader:
 
     def _bad(self, key: str, value: Any, allowed: str) -> ConfigError:
         given = "is missing" if value is None else f"is {value!r}"
-        return ConfigError(f"{key} {given} in the configuration of this {self.model_type} model, allowed is {allowed}")
+        where = f"in the configuration of this {self.model_type} model"
+        return ConfigError(f"{key} {given} {where}, allowed is {allowed}")
 
 
 Windows = Callable[[Reader, int], list[int]]
@@ -147,10 +147,11 @@ def read_config(
     family does not implement. `windows(reader, num_layers)` gives the span of each layer."""
     refuse(config, implements)
     r = Reader(config, defaults)
-    layers, heads, hidden = r.count("num_hidden_layers"), r.count("num_attention_heads"), r.count("hidden_size")
+    layers, hidden = r.count("num_hidden_layers"), r.count("hidden_size")
+    heads = r.count("num_attention_heads")
     kv_heads = r.count("num_key_value_heads", heads)
     if heads % kv_heads:
-        raise ConfigError(f"num_attention_heads is {heads}, it must be a multiple of num_key_value_heads {kv_heads}")
+        raise ConfigError(f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
     if r.get("head_dim") is None and hidden % heads:
         raise ConfigError(f"hidden_size {hidden} is no multiple of {heads} heads, and head_dim is missing")
     head_dim = r.count("head_dim", hidden // heads)
@@ -241,7 +242,7 @@ def _rope_params(r: Reader, kind: str) -> tuple[Raw, float]:
     theta = params.get("rope_theta")
     if theta is None:
         theta = local if local is not None else r.get("rope_theta")
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
+    if not is_positive(theta):
         raise ConfigError(f"rope_theta is {theta!r}, allowed is a positive number")
     original = r.config.get("original_max_position_embeddings")
     if original is not None and params.get("rope_type", params.get("type")) in ("llama3", "yarn"):
@@ -255,5 +256,6 @@ def _with_factors(r: Reader, params: dict[str, Any]) -> dict[str, Any]:
     if factors is None:
         return params
     if params.get("rope_type", "default") != "default":
-        raise ConfigError(f"rope_factors and rope_type {params['rope_type']!r} are both given, allowed is one")
+        kind = params["rope_type"]
+        raise ConfigError(f"rope_factors and rope_type {kind!r} are both given, allowed is one")
     return {**params, "rope_type": "factors", "factors": factors}

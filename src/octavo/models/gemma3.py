@@ -8,6 +8,7 @@ Checkpoints store w - 1 of each norm; GGUF files store w, and their configuratio
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,11 @@ def build(config: Raw, *, block_size: int, kv_dtype: str, max_length: int | None
     offset = _norm_offset(config)
     bias = r.flag("attention_bias")
     b = decoder.start(c, block_size=block_size, kv_dtype=kv_dtype)
+    norm = partial(b.rms_norm, eps=c.eps, offset=offset)
     x = b.embed("embed", "model.embed_tokens", c.hidden_size, scale=_embed_scale(config, c.hidden_size))
     for layer in range(c.num_layers):
         name, module = f"layers.{layer}", f"model.layers.{layer}"
-        y = b.rms_norm(f"{name}.attn.norm", x, f"{module}.input_layernorm", eps=c.eps, offset=offset)
+        y = norm(f"{name}.attn.norm", x, f"{module}.input_layernorm")
         y = decoder.attention(
             b,
             c,
@@ -75,11 +77,11 @@ def build(config: Raw, *, block_size: int, kv_dtype: str, max_length: int | None
             scale=r.number("query_pre_attn_scalar") ** -0.5,
             softcap=r.cap("attn_logit_softcapping"),
         )
-        y = b.rms_norm(f"{name}.attn.post_norm", y, f"{module}.post_attention_layernorm", eps=c.eps, offset=offset)
+        y = norm(f"{name}.attn.post_norm", y, f"{module}.post_attention_layernorm")
         x = b.add(f"{name}.attn.add", x, y)
-        y = b.rms_norm(f"{name}.mlp.norm", x, f"{module}.pre_feedforward_layernorm", eps=c.eps, offset=offset)
+        y = norm(f"{name}.mlp.norm", x, f"{module}.pre_feedforward_layernorm")
         y = decoder.feed_forward(b, c, layer, y, f"{module}.mlp")
-        y = b.rms_norm(f"{name}.mlp.post_norm", y, f"{module}.post_feedforward_layernorm", eps=c.eps, offset=offset)
+        y = norm(f"{name}.mlp.post_norm", y, f"{module}.post_feedforward_layernorm")
         x = b.add(f"{name}.mlp.add", x, y)
     softcap = r.cap("final_logit_softcapping")
     return decoder.finish(b, c, x, offset=offset, softcap=softcap)

@@ -31,6 +31,11 @@ from octavo.errors import ConfigError
 F32 = npt.NDArray[np.float32]
 
 
+def is_positive(value: Any) -> bool:
+    """A finite number above zero; true and false are no numbers."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Rope:
     """`inv_freq` in radians per position, one per rotated pair; `attention_factor` on cosine and sine."""
@@ -53,7 +58,7 @@ class RopeInput:
         value = self.params.get(key)
         if value is None:
             value = default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        if value is None or not is_positive(value):
             raise ConfigError(f"rope parameter {key} is {value!r}, allowed is a positive number")
         return float(value)
 
@@ -88,7 +93,7 @@ def _dynamic(rope: RopeInput) -> tuple[F32, float]:
 def _llama3(rope: RopeInput) -> tuple[F32, float]:
     factor, low, high = (rope.number(k) for k in ("factor", "low_freq_factor", "high_freq_factor"))
     if high <= low:
-        raise ConfigError(f"rope parameter high_freq_factor is {high}, it must be above low_freq_factor {low}")
+        raise ConfigError(f"rope parameter high_freq_factor {high} must be above low_freq_factor {low}")
     original = rope.number("original_max_position_embeddings", rope.max_position)
     freq = _one_over(_base(rope))
     wavelength = np.float32(2 * math.pi) / freq
@@ -116,8 +121,8 @@ def _yarn(rope: RopeInput) -> tuple[F32, float]:
     base = _base(rope)
     ramp = (np.arange(rope.dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
     keep = 1 - np.clip(ramp, 0, 1)  # share of the unscaled frequency
-    freq = _one_over(np.float32(factor) * base) * (1 - keep) + _one_over(base) * keep
-    return freq.astype(np.float32), _yarn_attention(rope, factor)
+    freq: F32 = _one_over(np.float32(factor) * base) * (1 - keep) + _one_over(base) * keep
+    return freq, _yarn_attention(rope, factor)
 
 
 def _yarn_attention(rope: RopeInput, factor: float) -> float:
@@ -136,7 +141,7 @@ def _yarn_attention(rope: RopeInput, factor: float) -> float:
 def _factors(rope: RopeInput) -> tuple[F32, float]:
     factors = rope.params["factors"]
     if not isinstance(factors, list | tuple) or len(factors) != rope.dim // 2:
-        raise ConfigError(f"rope_factors must be a list of {rope.dim // 2} numbers, one for each rotated pair")
+        raise ConfigError(f"rope_factors must be {rope.dim // 2} numbers, one for each rotated pair")
     return _one_over(_base(rope)) / np.asarray(factors, np.float32), 1.0
 
 

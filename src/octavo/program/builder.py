@@ -33,7 +33,7 @@ class ProgramBuilder:
     @staticmethod
     def _ref(name: str, shape: Sequence[int], role: Role) -> WeightRef:
         if any(n <= 0 for n in shape):
-            raise ConfigError(f"weight {name!r} would have the shape {list(shape)}; every size must be positive")
+            raise ConfigError(f"weight {name!r} would be {list(shape)}; every size must be positive")
         return WeightRef(name, tuple(shape), role)
 
     def _matrix(self, module: str, shape: tuple[int, int], bias: bool) -> tuple[WeightRef, ...]:
@@ -46,7 +46,9 @@ class ProgramBuilder:
         table = self._ref(f"{module}.weight", (self.vocab_size, width), "embedding")
         return self._one("embed", name, (), (table,), {"scale": scale})
 
-    def linear(self, name: str, x: Buffer, module: str, shape: tuple[int, int], *, bias: bool = False) -> Buffer:
+    def linear(
+        self, name: str, x: Buffer, module: str, shape: tuple[int, int], *, bias: bool = False
+    ) -> Buffer:
         """`shape` is the matrix's [out, in]."""
         return self._one("linear", name, (x,), self._matrix(module, shape, bias), {})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from octavo.errors import ConfigError
-from octavo.program.ops import OPS, OpSpec, ShapeMismatch, Shapes
+from octavo.program.ops import OPS, OpSpec, ShapeError, Shapes
 from octavo.program.program import Attr, Buffer, Op, Program
 
 _FIX = "check hidden_size, head_dim and the head counts in the model's configuration"
@@ -57,7 +57,7 @@ def output_widths(op: Op, inputs: Sequence[Buffer]) -> tuple[int, ...]:
     _check_operands(spec, op, inputs)
     try:
         return spec.rule(Shapes(tuple(b.width for b in inputs), tuple(w.shape for w in op.weights), op.attrs))
-    except ShapeMismatch as error:
+    except ShapeError as error:
         raise _fail(op, str(error)) from None
 
 
@@ -74,9 +74,9 @@ def _check_operands(spec: OpSpec, op: Op, inputs: Sequence[Buffer]) -> None:
     first = inputs[0] if inputs else None
     for other in inputs[1:]:
         if first is not None and other.rows != first.rows:
-            raise _fail(op, f"{first.name} has one row per {first.rows} but {other.name} one per {other.rows}")
+            raise _fail(op, f"{first.name} is [{first.rows}, ..] but {other.name} is [{other.rows}, ..]")
     if op.kind == "gather_rows" and first is not None and first.rows != "tokens":
-        raise _fail(op, f"{first.name} has one row per {first.rows}, allowed: tokens")
+        raise _fail(op, f"{first.name} is [{first.rows}, ..], allowed is [tokens, ..]")
 
 
 def output_rows(op: Op, inputs: Sequence[Buffer]) -> str:

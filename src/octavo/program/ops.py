@@ -25,7 +25,7 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "tanh
 GATES = ("silu", "gelu_tanh")
 
 
-class ShapeMismatch(ValueError):
+class ShapeError(ValueError):
     """Two shapes of an op do not fit; the builder adds the op's name."""
 
 
@@ -90,7 +90,7 @@ class OpSpec:
 
 def _need(condition: bool, message: str) -> None:
     if not condition:
-        raise ShapeMismatch(message)
+        raise ShapeError(message)
 
 
 def _rank(shape: tuple[int, ...], rank: int, name: str) -> None:
@@ -246,7 +246,7 @@ _TABLE = (
         weights=(_NORM,),
         attrs={
             "eps": _EPS,
-            "group": AttrSpec("int", "columns normed together; 0 = the whole row (q and k norms: head_dim)", 0),
+            "group": AttrSpec("int", "columns normed together, e.g. a head; 0 = the whole row", 0),
             "offset": _OFFSET,
         },
         in_place=((0, 0),),
@@ -279,8 +279,9 @@ _TABLE = (
         ("q", "k"),
         ("q_rotated", "k_rotated"),
         "with a = positions[t] * inv_freq[i], c = attention_factor * cos(a), s = attention_factor * sin(a), "
-        "each head's pair (u, v) becomes (u c - v s, v c + u s); the pair is columns (i, i + rotary_dim / 2), "
-        "or (2i, 2i + 1) when interleaved; columns from rotary_dim on are copied (Su et al. 2021, arXiv:2104.09864)",
+        "each head's pair (u, v) becomes (u c - v s, v c + u s); the pair is columns (i, i + rotary_dim / 2) "
+        "of the head, or (2i, 2i + 1) when interleaved; columns from rotary_dim on are copied "
+        "(Su et al. 2021, arXiv:2104.09864)",
         "[n, heads head_dim], [n, kv_heads head_dim] -> the same",
         _rope,
         attrs={
@@ -309,9 +310,9 @@ _TABLE = (
         "attend",
         ("q",),
         ("y",),
-        "y = softmax(cap(scale q K^T) [, sink]) V over positions p - window < j <= p of the row (window 0: all "
-        "j <= p), K and V read from the cache; cap(a) = softcap tanh(a / softcap); query head h reads KV head "
-        "h kv_heads // heads; a sink is one more logit per head, without value",
+        "y = softmax(cap(scale q K^T) [, sink]) V over positions p - window < j <= p of the row (window 0: "
+        "all j <= p), K and V read from the cache; cap(a) = softcap tanh(a / softcap); query head h reads KV "
+        "head h kv_heads // heads; a sink is one more logit per head, without value",
         "[n, heads head_dim] -> the same",
         _attend,
         weights=(WeightSpec("sinks", "vector", optional=True),),
@@ -397,7 +398,11 @@ def table_markdown() -> str:
     for spec in _TABLE:
         operands = f"{', '.join(spec.inputs) or 'the step'} -> {', '.join(spec.outputs) or 'the KV cache'}"
         weights = ", ".join(w.name + ("?" if w.optional else "") for w in spec.weights)
-        attrs = ", ".join(f"{k}: {a.type}" + ("" if a.default is None else f" = {a.default}") for k, a in spec.attrs.items())
-        note = " Made by fusing." if spec.fused else ""
-        lines.append(f"| `{spec.name}` | {operands} | {weights} | {attrs} | {spec.doc}. {spec.shapes}.{note} |")
+        attrs = ", ".join(f"{key}: {_typed(attr)}" for key, attr in spec.attrs.items())
+        meaning = f"{spec.doc}. {spec.shapes}." + (" Made by fusing." if spec.fused else "")
+        lines.append(f"| `{spec.name}` | {operands} | {weights} | {attrs} | {meaning} |")
     return "\n".join(lines) + "\n"
+
+
+def _typed(attr: AttrSpec) -> str:
+    return attr.type if attr.default is None else f"{attr.type} = {attr.default}"

@@ -51,9 +51,7 @@ class WeightRef:
         """Checkpoint tensors behind it, with their shapes."""
         if not self.parts:
             return {self.name: self.shape}
-        return {
-            name: (rows, *self.shape[1:]) for name, rows in zip(self.parts, self.part_rows, strict=True)
-        }
+        return {name: (rows, *self.shape[1:]) for name, rows in zip(self.parts, self.part_rows, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,9 @@ def memory_left(root: Path = Path("/")) -> int | None:
     for folder in _folders(root, ""):
         limit = _number(folder / "memory.max")
         if limit is not None:
-            used = (_number(folder / "memory.current") or 0) - _file_cache(folder, ("inactive_file", "active_file"))
+            used = (_number(folder / "memory.current") or 0) - _file_cache(
+                folder, ("inactive_file", "active_file")
+            )
             lefts.append(max(limit - max(used, 0), 0))
     for folder in _folders(root, "memory"):
         limit = _number(folder / "memory.limit_in_bytes")

@@ -8,7 +8,7 @@ from octavo.errors import OctavoError
 from octavo.wire.messages import FromEngine, ToEngine
 
 
-class MalformedMessage(OctavoError):
+class MalformedMessageError(OctavoError):
     """Bytes that are no message of ours. The receiver drops them and goes on."""
 
 
@@ -33,16 +33,16 @@ def decode_value(raw: msgspec.Raw) -> object:
 
 
 def decode_to_engine(data: bytes) -> ToEngine:
-    """Raises MalformedMessage."""
+    """Raises MalformedMessageError."""
     try:
         return _to_engine.decode(data)
     except msgspec.DecodeError as error:
-        raise MalformedMessage(f"no message for the engine: {error}") from error
+        raise MalformedMessageError(f"no message for the engine: {error}") from error
 
 
 def decode_from_engine(data: bytes) -> FromEngine:
-    """Raises MalformedMessage."""
+    """Raises MalformedMessageError."""
     try:
         return _from_engine.decode(data)
     except msgspec.DecodeError as error:
-        raise MalformedMessage(f"no message from an engine: {error}") from error
+        raise MalformedMessageError(f"no message from an engine: {error}") from error

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import zmq
 
-from octavo.wire.codec import MalformedMessage, decode_from_engine, decode_to_engine, encode
+from octavo.wire.codec import MalformedMessageError, decode_from_engine, decode_to_engine, encode
 from octavo.wire.messages import FromEngine, ToEngine
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class EngineEndpoint:
                 break
             try:
                 messages.append(decode_to_engine(data))
-            except MalformedMessage as error:
+            except MalformedMessageError as error:
                 logger.error("dropped %d bytes: %s", len(data), error)
         return messages
 
@@ -142,7 +142,7 @@ class ClientEndpoint:
             await self._let_others_run()
             try:
                 return decode_from_engine(data)
-            except MalformedMessage as error:
+            except MalformedMessageError as error:
                 logger.error("dropped %d bytes: %s", len(data), error)
 
     async def _readable(self) -> None:
@@ -153,7 +153,12 @@ class ClientEndpoint:
         loop = asyncio.get_running_loop()
         came: asyncio.Future[None] = loop.create_future()
         fd = int(self._in.getsockopt(zmq.FD))
-        loop.add_reader(fd, lambda: came.done() or came.set_result(None))
+
+        def wake() -> None:
+            if not came.done():
+                came.set_result(None)
+
+        loop.add_reader(fd, wake)
         try:
             await came
         finally:

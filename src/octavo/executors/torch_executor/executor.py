@@ -108,7 +108,8 @@ class TorchExecutor:
         program = self._bound()
         assert self._weights is not None
         if output not in program.outputs:
-            raise ConfigError(f"program {program.name!r} has no output {output!r}, only {', '.join(program.outputs)}")
+            known = ", ".join(program.outputs)
+            raise ConfigError(f"program {program.name!r} has no output {output!r}, only {known}")
         frame = Frame(program, self._weights, self._kv(), batch, self.dtype, self.device)
         for position, op in enumerate(program.ops):
             try:

@@ -82,8 +82,8 @@ class Frame:
             self._values[buffer] = value
             return
         if b.parent not in self._values or self._values[b.parent].shape[0] != value.shape[0]:
-            width = self.program.buffers[b.parent].width
-            self._values[b.parent] = torch.empty((value.shape[0], width), dtype=self.dtype, device=self.device)
+            shape = (value.shape[0], self.program.buffers[b.parent].width)
+            self._values[b.parent] = torch.empty(shape, dtype=self.dtype, device=self.device)
         self._values[b.parent][:, b.offset : b.offset + b.width] = value
 
     @cached_property

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from octavo.executors.torch_executor.frame import Frame
 from octavo.program.program import Op
 
+Outputs = tuple[torch.Tensor, ...]
 _QUERIES_AT_ONCE = 256  # bounds the memory of attention scores
 GELU_TANH = "gelu_tanh"
 
@@ -43,7 +44,7 @@ def rotate(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_dim: int, interleaved: bool
 ) -> torch.Tensor:
     """x [T, heads head_dim]; cos, sin [T, rotary_dim / 2]"""
-    heads = x.unflatten(1, (-1, head_dim))
+    heads = x.reshape(x.shape[0], -1, head_dim)
     half = cos.shape[1]
     cos, sin = cos[:, None], sin[:, None]
     turned, rest = heads[..., : 2 * half], heads[..., 2 * half :]
@@ -61,39 +62,39 @@ def _product(f: Frame, op: Op, x: torch.Tensor) -> torch.Tensor:
     return y + f.weights.get(op.weights[1], f.dtype) if len(op.weights) > 1 else y
 
 
-def _embed(f: Frame, op: Op, a: Any) -> tuple[torch.Tensor, ...]:
+def _embed(f: Frame, op: Op, a: Any) -> Outputs:
     rows = f.weights.rows(op.weights[0], f.index(f.batch.token_ids), f.dtype)
     return (rows * a["scale"],)
 
 
-def _linear(f: Frame, op: Op, a: Any, x: torch.Tensor, *residual: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _linear(f: Frame, op: Op, a: Any, x: torch.Tensor, *residual: torch.Tensor) -> Outputs:
     y = _product(f, op, x)
     if residual:
         y = y + residual[0]
-    return y.split([f.program.buffers[b].width for b in op.outputs], dim=1)
+    return torch.split(y, [f.program.buffers[b].width for b in op.outputs], dim=1)
 
 
-def _linear_gated(f: Frame, op: Op, a: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _linear_gated(f: Frame, op: Op, a: Any, x: torch.Tensor) -> Outputs:
     y = _product(f, op, x)
     return (ACTIVATION[a["fn"]](y[:, 0::2]) * y[:, 1::2],)
 
 
-def _rms_norm(f: Frame, op: Op, a: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    grouped = x.unflatten(1, (-1, a["group"] or x.shape[1]))
+def _rms_norm(f: Frame, op: Op, a: Any, x: torch.Tensor) -> Outputs:
+    grouped = x.reshape(x.shape[0], -1, a["group"] or x.shape[1])
     return (rms(grouped, f.weights.get(op.weights[0], f.dtype), a["eps"], a["offset"]).flatten(1),)
 
 
-def _add_rms_norm(f: Frame, op: Op, a: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _add_rms_norm(f: Frame, op: Op, a: Any, x: torch.Tensor, residual: torch.Tensor) -> Outputs:
     total = x + residual
     return total, rms(total, f.weights.get(op.weights[0], f.dtype), a["eps"], a["offset"])
 
 
-def _layer_norm(f: Frame, op: Op, a: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _layer_norm(f: Frame, op: Op, a: Any, x: torch.Tensor) -> Outputs:
     bias = f.weights.get(op.weights[1], f.dtype) if len(op.weights) > 1 else None
     return (F.layer_norm(x, x.shape[1:], f.weights.get(op.weights[0], f.dtype), bias, a["eps"]),)
 
 
-def _rope(f: Frame, op: Op, a: Any, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _rope(f: Frame, op: Op, a: Any, q: torch.Tensor, k: torch.Tensor) -> Outputs:
     freq = torch.tensor(a["inv_freq"], dtype=torch.float64, device=f.device)
     angle = f.index(f.batch.positions).to(torch.float64)[:, None] * freq
     cos = (angle.cos() * a["attention_factor"]).to(f.dtype)
@@ -101,16 +102,16 @@ def _rope(f: Frame, op: Op, a: Any, q: torch.Tensor, k: torch.Tensor) -> tuple[t
     return tuple(rotate(x, cos, sin, a["head_dim"], a["interleaved"]) for x in (q, k))
 
 
-def _kv_write(f: Frame, op: Op, a: Any, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    heads = (-1, f.program.kv.head_dim)
-    f.store(a["layer"], k.unflatten(1, heads), v.unflatten(1, heads))
+def _kv_write(f: Frame, op: Op, a: Any, k: torch.Tensor, v: torch.Tensor) -> Outputs:
+    shape = (k.shape[0], f.program.kv.kv_heads, f.program.kv.head_dim)
+    f.store(a["layer"], k.reshape(shape), v.reshape(shape))
     return ()
 
 
-def _attend(f: Frame, op: Op, a: Any, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _attend(f: Frame, op: Op, a: Any, q: torch.Tensor) -> Outputs:
     sinks = f.weights.get(op.weights[0], f.dtype) if op.weights else None
     shared = a["heads"] // a["kv_heads"]
-    heads = q.view(-1, a["kv_heads"], shared, a["head_dim"]).permute(1, 2, 0, 3)
+    heads = q.reshape(q.shape[0], a["kv_heads"], shared, a["head_dim"]).permute(1, 2, 0, 3)
     out = torch.empty_like(heads)  # [kv heads, shared, T, head_dim]
     for row, (start, end) in enumerate(zip(f.batch.row_starts[:-1], f.batch.row_starts[1:], strict=True)):
         for low in range(start, end, _QUERIES_AT_ONCE):
@@ -140,12 +141,12 @@ def _attend_row(
     return torch.softmax(torch.cat((scores, extra), -1), -1)[..., :-1] @ v[:, None]
 
 
-def _logits(f: Frame, op: Op, a: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _logits(f: Frame, op: Op, a: Any, x: torch.Tensor) -> Outputs:
     y = _product(f, op, x)
     return (cap(y, a["softcap"]) if a["softcap"] else y,)
 
 
-Formula = Callable[..., tuple[torch.Tensor, ...]]  # (frame, op, attributes, *inputs) -> outputs
+Formula = Callable[..., Outputs]  # (frame, op, attributes, *inputs) -> outputs
 
 FORMULAS: dict[str, Formula] = {
     "embed": _embed,

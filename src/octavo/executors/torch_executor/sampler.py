@@ -15,9 +15,11 @@ from octavo.executors.base import F32, I32, SamplingBatch, StepBatch, StepOutput
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)  # Philox 4x32: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"
+# Philox 4x32: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _WORD = 0xFFFFFFFF
+COLDEST = 1e-5  # lower temperatures are greedy: 1 / T would overflow
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -109,7 +111,7 @@ def sample_row(logits: F64, s: SamplingBatch, row: int) -> tuple[int, F64]:
     if np.isneginf(x).all():
         return -1, logits
     temperature = float(s.temperature[row])
-    if temperature <= 0:
+    if temperature < COLDEST:
         return int(np.argmax(x)), x if s.processed_logprobs else logits
     x = x / temperature
     ids = candidates(x, s, row)
@@ -123,15 +125,18 @@ def sample_row(logits: F64, s: SamplingBatch, row: int) -> tuple[int, F64]:
 
 def finish_step(logits: F32, batch: StepBatch) -> StepOutput:
     """`logits` [S + P, vocab]: rows that sample, then rows that score."""
-    s, rows = batch.sampling, len(batch.sample_tokens)
-    wide = max([int(n) for n in s.num_logprobs[:rows]], default=0)
+    s, rows, positions = batch.sampling, len(batch.sample_tokens), len(batch.score_tokens)
+    wide = max([0, *(int(n) for n in s.num_logprobs[:rows])])
     out = StepOutput(
-        token_ids=np.zeros(rows, np.int32),
+        token_ids=np.full(rows, -1, np.int32),
         logprobs=np.zeros(rows, np.float32),
         ranks=np.zeros(rows, np.int32),
-        top_ids=np.full((rows, max(wide, 0)), -1, np.int32),
-        top_logprobs=np.full((rows, max(wide, 0)), -np.inf, np.float32),
-        **_score(logits[rows:], batch.score_targets, batch.score_top),
+        top_ids=np.full((rows, wide), -1, np.int32),
+        top_logprobs=np.full((rows, wide), -np.inf, np.float32),
+        score_logprobs=np.full(positions, -np.inf, np.float32),
+        score_ranks=np.zeros(positions, np.int32),
+        score_top_ids=np.full((positions, batch.score_top), -1, np.int32),
+        score_top_logprobs=np.full((positions, batch.score_top), -np.inf, np.float32),
     )
     for row in range(rows):
         token, source = sample_row(logits[row].astype(np.float64), s, row)
@@ -139,25 +144,16 @@ def finish_step(logits: F32, batch: StepBatch) -> StepOutput:
         if token < 0 or s.num_logprobs[row] < 0:
             continue
         logprobs = log_softmax(source)
-        best = best_first(logprobs, int(s.num_logprobs[row]))
         out.logprobs[row], out.ranks[row] = logprobs[token], rank_of(logprobs, token)
-        out.top_ids[row, : len(best)], out.top_logprobs[row, : len(best)] = best, logprobs[best]
+        _write_best(logprobs, int(s.num_logprobs[row]), out.top_ids[row], out.top_logprobs[row])
+    for p in range(positions):
+        logprobs, target = log_softmax(logits[rows + p].astype(np.float64)), int(batch.score_targets[p])
+        out.score_logprobs[p], out.score_ranks[p] = logprobs[target], rank_of(logprobs, target)
+        _write_best(logprobs, batch.score_top, out.score_top_ids[p], out.score_top_logprobs[p])
     return out
 
 
-def _score(logits: F32, targets: I32, top: int) -> dict[str, npt.NDArray[np.float32] | npt.NDArray[np.int32]]:
-    positions = len(targets)
-    logprobs, ranks = np.zeros(positions, np.float32), np.zeros(positions, np.int32)
-    top_ids = np.full((positions, top), -1, np.int32)
-    top_logprobs = np.full((positions, top), -np.inf, np.float32)
-    for p, target in enumerate(targets):
-        row = log_softmax(logits[p].astype(np.float64))
-        best = best_first(row, top)
-        logprobs[p], ranks[p] = row[target], rank_of(row, int(target))
-        top_ids[p, : len(best)], top_logprobs[p, : len(best)] = best, row[best]
-    return {
-        "score_logprobs": logprobs,
-        "score_ranks": ranks,
-        "score_top_ids": top_ids,
-        "score_top_logprobs": top_logprobs,
-    }
+def _write_best(logprobs: F64, count: int, ids: I32, values: F32) -> None:
+    best = best_first(logprobs, count)
+    best = best[logprobs[best] > -np.inf]
+    ids[: len(best)], values[: len(best)] = best, logprobs[best]

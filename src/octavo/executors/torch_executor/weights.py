@@ -42,7 +42,8 @@ class Weights:
 
     def __init__(self, stored: str, dtype: torch.dtype, device: torch.device) -> None:
         if stored not in STORED:
-            raise ConfigError(f"weights {stored!r} is not known to the torch executor, allowed: {', '.join(STORED)}")
+            allowed = ", ".join(STORED)
+            raise ConfigError(f"weights {stored!r} is not known to the torch executor, allowed: {allowed}")
         self.stored = STORED[stored]
         self.dtype = dtype
         self.device = device
@@ -77,7 +78,8 @@ class Weights:
         for name, shape in ref.tensors().items():
             array = read_floats(source, name)
             if array.shape != shape:
-                raise WeightError(f"tensor {name} is {list(array.shape)} in {source.path}, the model needs {list(shape)}")
+                found = f"{list(array.shape)} in {source.path}"
+                raise WeightError(f"tensor {name} is {found}, the model needs {list(shape)}")
             arrays.append(array)
         joined = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
         if ref.interleave:

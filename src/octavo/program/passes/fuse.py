@@ -46,7 +46,7 @@ def fuse(program: Program, can_stack: CanStack | None = None) -> Program:
 
 
 def _joined(names: Sequence[str]) -> str:
-    """"a.q", "a.k" -> "a.q+k"."""
+    """`a.q`, `a.k` -> `a.q+k`."""
     prefix = names[0].rpartition(".")[0]
     if prefix and all(name.rpartition(".")[0] == prefix for name in names):
         return prefix + "." + "+".join(name.rpartition(".")[2] for name in names)
@@ -67,9 +67,8 @@ def _stack(refs: Sequence[WeightRef], interleave: bool) -> WeightRef:
 
 def _is_plain(op: Op) -> bool:
     """A linear as a model file emits it: one output, no residual, weights not stacked."""
-    return (
-        op.kind == "linear" and len(op.inputs) == 1 and len(op.outputs) == 1 and not any(w.parts for w in op.weights)
-    )
+    single = op.kind == "linear" and len(op.inputs) == len(op.outputs) == 1
+    return single and not any(w.parts for w in op.weights)
 
 
 def _can_join(ops: Sequence[Op], can_stack: CanStack) -> bool:

@@ -56,8 +56,10 @@ def _tail(draft: Draft, gather: int) -> set[int]:
         spec = OPS[op.kind]
         if not op.inputs or not op.outputs or spec.reads or spec.effect or not spec.rowwise:
             continue
-        simple = all(draft.buffers[b].parent is None and b not in parents and b not in outputs for b in op.outputs)
-        if simple and all(r in tail or r == gather for b in op.outputs for r in readers[b]):
+        views = any(draft.buffers[b].parent is not None or b in parents for b in op.outputs)
+        if views or outputs & set(op.outputs):
+            continue
+        if all(r in tail or r == gather for b in op.outputs for r in readers[b]):
             tail.add(index)
     return tail
 

@@ -31,9 +31,9 @@ def tap(program: Program, names: Sequence[str]) -> Program:
 
 
 def _find(draft: Draft, name: str) -> int:
-    found = [
-        i for i, op in enumerate(draft.ops) if op.outputs and (op.name == name or op.name.startswith(f"{name}."))
-    ]
+    below = f"{name}."
+    named = [i for i, op in enumerate(draft.ops) if op.name == name or op.name.startswith(below)]
+    found = [i for i in named if draft.ops[i].outputs]
     if not found:
         known = sorted({".".join(op.name.split(".")[:2]) for op in draft.ops})
         raise ConfigError(f"cannot tap {name!r}: no op of that name", fix=f"use one of {', '.join(known)}")

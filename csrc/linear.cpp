@@ -1,0 +1,227 @@
+// The linear and logits ops: operands, sharing out of column blocks, tiles of logits.
+#include "linear_ops.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace octavo {
+
+namespace {
+
+constexpr int LOGITS_ROWS = 64;  // rows of logits that exist at once
+
+struct LinearOp {
+    Weight weight;
+    const LinearKernels* kernels = nullptr;
+    OperandKind kind = OPERAND_F32;
+    const Operand* operand = nullptr;  // null for f32 operands
+    bool prepare = false;
+    LinearTask task;                   // but for rows
+    // logits only
+    Program* program = nullptr;
+    bool gather = false;
+    char* rows_operand = nullptr;      // prepared (or, for f32, gathered) rows of one tile
+    int64_t rows_stride = 0;
+    float* logits = nullptr;           // [LOGITS_ROWS, logits_stride]
+    int64_t logits_stride = 0;         // floats
+    int32_t* bad_rows = nullptr;       // [LOGITS_ROWS]
+};
+
+struct Range { int64_t first, last; };
+Range share(int64_t items, const Ctx& ctx) { return {items * ctx.tid / ctx.n, items * (ctx.tid + 1) / ctx.n}; }
+
+void prepare(const LinearOp& op, const char* x, int64_t stride, const int32_t* rows, int64_t num, char* out,
+             int64_t out_stride, const Ctx& ctx) {
+    const Range r = share(num * op.weight.groups, ctx);
+    const auto fn = op.kind == OPERAND_BF16 ? op.kernels->prepare_bf16 : op.kernels->prepare_int8;
+    if (r.first < r.last) fn(x, stride, rows, op.weight.cols, op.weight.groups, out, out_stride, r.first, r.last);
+}
+
+// Each thread takes a run of column blocks. When blocks are few and rows many, blocks are cut by
+// rows as well, so that no thread idles; a sum is the same in any cut.
+void multiply(const LinearOp& op, LinearTask task, const Ctx& ctx) {
+    if (task.rows == 0) return;
+    constexpr int64_t CUT_ROWS = 96;
+    const int64_t blocks = op.weight.blocks;
+    const auto fn = op.kernels->linear[op.weight.format];
+    int64_t cuts = 1;
+    if (ctx.n > 1 && blocks % ctx.n && blocks < 16 * ctx.n) cuts = task.rows / CUT_ROWS;
+    if (cuts <= 1) {
+        const Range r = share(blocks, ctx);
+        if (r.first < r.last) fn(task, r.first, r.last, ctx.scratch);
+        return;
+    }
+    const Range r = share(blocks * cuts, ctx);
+    for (int64_t item = r.first; item < r.last;) {
+        const int64_t cut = item / blocks, end = std::min(r.last, (cut + 1) * blocks);
+        const int64_t from = task.rows * cut / cuts, to = task.rows * (cut + 1) / cuts;
+        LinearTask part = task;
+        part.x += from * task.x_stride;
+        part.rows = to - from;
+        part.out.y += from * task.out.y_stride;
+        if (part.out.residual) part.out.residual += from * task.out.residual_stride;
+        if (part.out.bad_rows) part.out.bad_rows += from;
+        fn(part, item % blocks, item % blocks + (end - item), ctx.scratch);
+        item = end;
+    }
+}
+
+void run_linear(const Op& o, const Step& step, const Ctx& ctx) {
+    const LinearOp& op = *static_cast<const LinearOp*>(o.w[0]);
+    LinearTask task = op.task;
+    task.rows = num_rows(o, step);
+    if (op.prepare) {
+        prepare(op, o.in[0].data, o.in[0].stride, nullptr, task.rows, op.operand->data.get(), op.operand->stride, ctx);
+        ctx.barrier();
+    }
+    multiply(op, task, ctx);
+}
+
+// Rows `from .. from + n` of the step's sampling rows become the tile's operand.
+void gather_tile(const LinearOp& op, const View& x, const Step& step, int from, int n, const Ctx& ctx) {
+    const int32_t* rows = op.gather ? step.sample_tokens + from : nullptr;
+    const char* data = x.data + (op.gather ? 0 : from * x.stride);
+    if (op.kind != OPERAND_F32) return prepare(op, data, x.stride, rows, n, op.rows_operand, op.rows_stride, ctx);
+    const Range r = share(n, ctx);
+    for (int64_t i = r.first; i < r.last; i++)
+        std::memcpy(op.rows_operand + i * op.rows_stride, data + (rows ? rows[i] : i) * x.stride, size_t(x.width) * 4);
+}
+
+void run_logits(const Op& o, const Step& step, const Ctx& ctx) {
+    const LinearOp& op = *static_cast<const LinearOp*>(o.w[0]);
+    Program& program = *op.program;
+    const int total = step.S + step.P;
+    for (int from = 0; from < total;) {
+        const bool scored = from >= step.S;
+        const int n = std::min(LOGITS_ROWS, (scored ? total : step.S) - from);
+        if (ctx.tid == 0) std::memset(op.bad_rows, 0, LOGITS_ROWS * sizeof(int32_t));
+        gather_tile(op, o.in[0], step, from, n, ctx);
+        ctx.barrier();
+        LinearTask task = op.task;
+        task.rows = n;
+        if (program.logits_out) {
+            task.out.y = reinterpret_cast<char*>(program.logits_out + int64_t(from) * op.weight.rows);
+            task.out.y_stride = op.weight.rows * 4;
+        }
+        multiply(op, task, ctx);
+        ctx.barrier();
+        if (ctx.tid == 0)
+            for (int i = 0; i < n; i++)
+                if (op.bad_rows[i]) program.report(o, from + i);
+        if (!program.logits_out) {
+            const SamplerKernels& sampler = *program.kernels().sampler;
+            if (scored) sampler.score_rows(program.sampler, op.logits, op.logits_stride, from - step.S, n, ctx);
+            else sampler.sample_rows(program.sampler, op.logits, op.logits_stride, from, n, ctx);
+        }
+        ctx.barrier();
+        from += n;
+    }
+}
+
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
+std::string str(int64_t n) { return std::to_string(n); }
+
+std::shared_ptr<LinearOp> make(Program& p, const std::string& name, const Buffer& x, const Weight& w) {
+    if (!p.kernels().linear) refuse("no linear kernels for instruction set " + std::string(p.kernels().isa));
+    if (x.view.width != w.cols)
+        refuse("linear '" + name + "': the input is " + str(x.view.width) + " wide, the matrix takes " + str(w.cols));
+    auto op = std::make_shared<LinearOp>();
+    op->weight = w;
+    op->kernels = p.kernels().linear;
+    op->kind = op->kernels->operand[w.format];
+    op->task.weights = w.data.get();
+    op->task.block_bytes = w.block_bytes();
+    op->task.groups = w.groups;
+    op->task.cols = w.cols;
+    op->task.x = x.view.data;
+    op->task.x_stride = x.view.stride;
+    op->program = &p;
+    p.need_scratch(size_t(op->kernels->scratch_bytes(w.groups)));
+    return op;
+}
+
+// Bias in the order of packed columns, padded to whole blocks. Interleaved: first half gate, second half up.
+const float* block_order(Program& p, const Weight& w, const std::vector<float>& bias) {
+    std::vector<float> out(size_t(w.blocks) * BLOCK_COLS, 0.0f);
+    const int64_t half = w.rows / 2;
+    for (int64_t r = 0; r < w.rows; r++) {
+        const int64_t at = w.interleaved ? r % half / 16 * BLOCK_COLS + r / half * 16 + r % half % 16 : r;
+        out[size_t(at)] = bias[size_t(r)];
+    }
+    return p.floats(out.data(), out.size());
+}
+
+}  // namespace
+
+void add_linear(Program& p, const std::string& name, const Buffer& x, const Buffer& y, const Weight& w,
+                const std::vector<float>& bias, const Buffer* residual, Gate gate) {
+    auto op = make(p, name, x, w);
+    const int64_t width = gate == GATE_NONE ? w.rows : w.rows / 2;
+    if ((gate != GATE_NONE) != w.interleaved)
+        refuse("linear '" + name + "': a gate needs an interleaved matrix, and an interleaved matrix a gate");
+    if (y.view.width != width)
+        refuse("linear '" + name + "': the output is " + str(y.view.width) + " wide, the product " + str(width));
+    if (residual && residual->view.width != width)
+        refuse("linear '" + name + "': the residual is " + str(residual->view.width) + " wide, the product " + str(width));
+    if (x.rows != y.rows || (residual && residual->rows != y.rows))
+        refuse("linear '" + name + "': input, output and residual must all have tokens, or all samples, as rows");
+    if (!bias.empty() && int64_t(bias.size()) != w.rows)
+        refuse("linear '" + name + "': the bias has " + str(int64_t(bias.size())) + " values for " + str(w.rows) + " outputs");
+    if (y.view.data == x.view.data && op->kind == OPERAND_F32)
+        refuse("linear '" + name + "': the output may not be the input");
+    if (op->kind != OPERAND_F32) {
+        bool fresh = false;
+        op->operand = &p.operand(x, op->kind, fresh);
+        op->prepare = !fresh;
+        op->task.x = op->operand->data.get();
+        op->task.x_stride = op->operand->stride;
+    }
+    Epilogue& e = op->task.out;
+    if (!bias.empty()) e.bias = block_order(p, w, bias);
+    if (residual) e.residual = residual->view.data, e.residual_stride = residual->view.stride;
+    e.y = y.view.data, e.y_stride = y.view.stride, e.width = width, e.gate = gate;
+
+    Op o;
+    o.fn = run_linear;
+    o.in[0] = x.view;
+    if (residual) o.in[1] = residual->view;
+    o.out[0] = y.view;
+    o.w[0] = op.get();
+    o.rows = y.rows;
+    p.keep(op);
+    p.add_op(o, name);
+}
+
+void add_logits(Program& p, const std::string& name, const Buffer& x, const Weight& w, float softcap) {
+    auto op = make(p, name, x, w);
+    if (w.interleaved) refuse("logits '" + name + "': the matrix may not be interleaved");
+    if (w.rows != p.options().vocab)
+        refuse("logits '" + name + "': the matrix has " + str(w.rows) + " rows, the vocabulary " + str(p.options().vocab));
+    if (!p.kernels().sampler) refuse("no sampler for instruction set " + std::string(p.kernels().isa));
+    op->gather = x.rows == ROWS_TOKENS;
+    op->rows_stride = op->kind == OPERAND_F32 ? (w.cols * 4 + 63) / 64 * 64 + 64 : operand_stride(op->kind, w.groups);
+    op->rows_operand = p.allocate(size_t(LOGITS_ROWS * op->rows_stride));
+    op->task.x = op->rows_operand;
+    op->task.x_stride = op->rows_stride;
+    op->logits_stride = (w.rows + 15) / 16 * 16 + 16;
+    op->logits = reinterpret_cast<float*>(p.allocate(size_t(LOGITS_ROWS) * size_t(op->logits_stride) * 4));
+    op->bad_rows = reinterpret_cast<int32_t*>(p.allocate(LOGITS_ROWS * 4));
+    Epilogue& e = op->task.out;
+    e.y = reinterpret_cast<char*>(op->logits);
+    e.y_stride = op->logits_stride * 4;
+    e.width = w.rows;
+    e.softcap = softcap;
+    e.bad_rows = op->bad_rows;
+    p.need_scratch(sampler_scratch_bytes(w.rows));
+
+    Op o;
+    o.fn = run_logits;
+    o.in[0] = x.view;
+    o.w[0] = op.get();
+    o.rows = ROWS_SAMPLES;
+    p.keep(op);
+    p.add_op(o, name);
+}
+
+}  // namespace octavo

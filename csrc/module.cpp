@@ -1,0 +1,16 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.h"
+#include "isa.h"
+
+NB_MODULE(_native, m) {
+    m.doc() = "The native core of Octavo: see octavo.kernels.native.";
+    m.def("available_isas", &octavo::available_isas, "Instruction sets that this CPU can run, best last.");
+    m.def("best_isa", &octavo::best_isa, "The best set, or the one that OCTAVO_ISA names.");
+    octavo::bind_linear(m);
+    octavo::bind_program(m);
+#ifdef OCTAVO_HAVE_BIND_OPS
+    octavo::bind_ops(m);
+#endif
+}

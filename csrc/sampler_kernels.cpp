@@ -1,0 +1,521 @@
+// Sampling and scoring of logits rows. Each row is worked by one thread and depends on nothing but its own
+// logits and parameters. The vocabulary is never sorted: maxima of chunks of 64 give a threshold that keeps
+// little more than the k best; flat nucleus distributions go through a histogram, of which one bucket is sorted.
+//
+// Order of candidates everywhere: larger logit first, then lower id.
+#include <algorithm>
+#include <cmath>
+
+#include "isa.h"
+#include "lanes.h"
+#include "ops.h"
+
+namespace octavo::OCTAVO_ISA {
+namespace {
+
+constexpr int CHUNK = 64;
+constexpr int BUCKETS = 2048;
+constexpr int NUCLEUS_CHUNKS = 256;  // best chunks that are tried before a nucleus is thought flat
+constexpr float COLDEST = 1e-5f;     // lower temperatures are greedy: 1 / T would overflow
+const float NEG_INF = -__builtin_inff();
+
+struct Candidate {
+    float value;
+    int32_t id;
+};
+struct Before {
+    bool operator()(const Candidate& a, const Candidate& b) const {
+        return a.value > b.value || (a.value == b.value && a.id < b.id);
+    }
+};
+struct ById {
+    bool operator()(const Candidate& a, const Candidate& b) const { return a.id < b.id; }
+};
+struct Larger {
+    bool operator()(float a, float b) const { return a > b; }
+};
+
+struct Scratch {
+    Candidate* list;   // [vocab]
+    double* sums;      // [chunks or BUCKETS]
+    float* raw;        // [vocab]
+    float* maxima;     // [chunks]
+    float* work;       // [chunks]
+    int32_t* counts;   // [BUCKETS]
+};
+
+Scratch scratch_of(const Ctx& ctx, int64_t vocab) {
+    const int64_t chunks = (vocab + CHUNK - 1) / CHUNK, sums = chunks > BUCKETS ? chunks : BUCKETS;
+    Scratch s;
+    char* p = ctx.scratch;
+    s.sums = reinterpret_cast<double*>(p), p += sums * 8;
+    s.list = reinterpret_cast<Candidate*>(p), p += vocab * 8;
+    s.raw = reinterpret_cast<float*>(p), p += vocab * 4;
+    s.maxima = reinterpret_cast<float*>(p), p += chunks * 4;
+    s.work = reinterpret_cast<float*>(p), p += chunks * 4;
+    s.counts = reinterpret_cast<int32_t*>(p);
+    return s;
+}
+
+// The lanes of x that lie below n read as -inf beyond it.
+OCTAVO_INLINE V load_logits(const float* x, int64_t n) {
+    return n >= LANES ? load(x) : select((1u << n) - 1, load_part(x, int(n)), set1(NEG_INF));
+}
+
+// A row with the maxima of its chunks.
+struct Row {
+    const float* x;
+    int64_t n;
+    const float* maxima;
+    int64_t chunks;
+    float top;     // largest logit
+    float bottom;  // smallest chunk maximum above -inf
+    bool ok;       // no NaN, and top is finite
+};
+
+Row scan(const float* x, int64_t n, float* maxima) {
+    Row row = {x, n, maxima, (n + CHUNK - 1) / CHUNK, NEG_INF, __builtin_inff(), true};
+    const V minus_inf = set1(NEG_INF);
+    uint32_t numbers = 0xffff;
+    for (int64_t c = 0; c < row.chunks; ++c) {
+        V top = minus_inf;
+        for (int64_t i = c * CHUNK; i < n && i < (c + 1) * CHUNK; i += LANES) {
+            const V v = load_logits(x + i, n - i);
+            numbers &= mask_eq(v, v);
+            top = max(top, v);
+        }
+        const float m = max_lanes(top);
+        maxima[c] = m;
+        if (m > row.top) row.top = m;
+        if (m > NEG_INF && m < row.bottom) row.bottom = m;
+    }
+    row.ok = numbers == 0xffff && row.top > NEG_INF && row.top < __builtin_inff();
+    return row;
+}
+
+float exp_of(float x) {
+    alignas(64) float t[LANES];
+    store(t, expv(set1(x)));
+    return t[0];
+}
+
+// What is kept: floor <= (x - top) / T, and not behind `last` in the order of candidates.
+struct Keep {
+    float top, inv_t;
+    float floor = NEG_INF;
+    Candidate last = {NEG_INF, -1};
+};
+OCTAVO_INLINE V scaled(const Keep& k, V x) { return (x - set1(k.top)) * set1(k.inv_t); }
+OCTAVO_INLINE uint32_t kept_lanes(const Keep& k, V x, V y, int64_t id) {
+    uint32_t mask = mask_gt(x, set1(k.last.value)), ties = mask_eq(x, set1(k.last.value));
+    if (ties) {  // ids up to last.id
+        const int64_t upto = int64_t(k.last.id) - id + 1;
+        mask |= upto >= LANES ? ties : upto <= 0 ? 0 : ties & ((1u << upto) - 1);
+    }
+    return mask & mask_ge(y, set1(k.floor));
+}
+
+// Sum of exp((x - top) / T) over what is kept; sums[c], if given, is the part of chunk c.
+double sum_weights(const Row& row, const Keep& keep, double* sums) {
+    double total = 0;
+    for (int64_t c = 0; c < row.chunks; ++c) {
+        double part = 0;
+        if (row.maxima[c] >= keep.last.value && row.maxima[c] > NEG_INF) {
+            V sum = set1(0.0f);
+            for (int64_t i = c * CHUNK; i < row.n && i < (c + 1) * CHUNK; i += LANES) {
+                const V x = load_logits(row.x + i, row.n - i), y = scaled(keep, x);
+                sum = sum + select(kept_lanes(keep, x, y, i), expv(y), set1(0.0f));
+            }
+            part = double(sum_lanes(sum));
+        }
+        if (sums) sums[c] = part;
+        total += part;
+    }
+    return total;
+}
+
+// log of the sum of exp(x).
+double log_sum_exp(const Row& row) {
+    double total = 0;
+    for (int64_t block = 0; block < row.n; block += 16 * CHUNK) {  // short float sums, then double
+        V sum = set1(0.0f);
+        const int64_t end = row.n - block < 16 * CHUNK ? row.n : block + 16 * CHUNK;
+        for (int64_t i = block; i < end; i += LANES) sum = sum + expv(load_logits(row.x + i, row.n - i) - set1(row.top));
+        total += double(sum_lanes(sum));
+    }
+    return double(row.top) + std::log(total);
+}
+
+// Appends the candidates with x >= threshold (never -inf), in id order.
+int64_t collect(const Row& row, float threshold, Candidate* list) {
+    int64_t count = 0;
+    const V limit = set1(threshold), minus_inf = set1(NEG_INF);
+    for (int64_t c = 0; c < row.chunks; ++c) {
+        if (row.maxima[c] < threshold) continue;
+        for (int64_t i = c * CHUNK; i < row.n && i < (c + 1) * CHUNK; i += LANES) {
+            const V x = load_logits(row.x + i, row.n - i);
+            for (uint32_t mask = mask_ge(x, limit) & mask_gt(x, minus_inf); mask; mask &= mask - 1) {
+                const int64_t id = i + __builtin_ctz(mask);
+                list[count++] = {row.x[id], int32_t(id)};
+            }
+        }
+    }
+    return count;
+}
+
+// The k-th largest chunk maximum: at least k logits are as large.
+float chunk_threshold(const Row& row, int64_t k, float* work) {
+    std::memcpy(work, row.maxima, size_t(row.chunks) * 4);
+    std::nth_element(work, work + (k - 1), work + row.chunks, Larger());
+    return work[k - 1];
+}
+
+// Buckets of (top - x) / T: a larger logit never lies in a later bucket.
+struct Histogram {
+    const Row& row;
+    const Keep& keep;
+    double* sums;
+    int32_t* counts;
+    float width;
+
+    V index(V y) const {
+        return min(set1(float(BUCKETS - 1)), (set1(0.0f) - y) * set1(width));  // NaN cannot be: the row is ok
+    }
+    void fill() {
+        float range = (row.top - row.bottom) * keep.inv_t * 2 + 1e-6f;  // logits below the least chunk maximum are a tail
+        if (!(range < 32)) range = 32;
+        width = float(BUCKETS - 1) / range;
+        for (int b = 0; b < BUCKETS; ++b) sums[b] = 0, counts[b] = 0;
+        alignas(64) float weight[LANES], at[LANES];
+        for (int64_t i = 0; i < row.n; i += LANES) {
+            const V x = load_logits(row.x + i, row.n - i), y = scaled(keep, x);
+            uint32_t mask = kept_lanes(keep, x, y, i);
+            if (!mask) continue;
+            store(weight, expv(y));
+            store(at, index(y));
+            for (; mask; mask &= mask - 1) {
+                const int j = __builtin_ctz(mask), b = int(at[j]);
+                sums[b] += double(weight[j]);
+                counts[b] += 1;
+            }
+        }
+    }
+    // Candidates of buckets [first, last], in id order.
+    int64_t collect(int first, int last, Candidate* list) const {
+        int64_t count = 0;
+        const V low = set1(float(first)), high = set1(float(last + 1));
+        for (int64_t i = 0; i < row.n; i += LANES) {
+            const V x = load_logits(row.x + i, row.n - i), y = scaled(keep, x), at = index(y);
+            for (uint32_t mask = kept_lanes(keep, x, y, i) & mask_ge(at, low) & mask_gt(high, at); mask; mask &= mask - 1) {
+                const int64_t id = i + __builtin_ctz(mask);
+                list[count++] = {row.x[id], int32_t(id)};
+            }
+        }
+        return count;
+    }
+};
+
+void sort_candidates(Candidate* list, int64_t count) {
+    if (!std::is_sorted(list, list + count, Before())) std::sort(list, list + count, Before());
+}
+
+// The k best in order; returns how many there are.
+int64_t select_best(const Row& row, int64_t k, const Scratch& s) {
+    int64_t count;
+    if (k <= row.chunks) {
+        count = collect(row, chunk_threshold(row, k, s.work), s.list);
+    } else {
+        Keep all = {row.top, 1.0f};
+        Histogram h = {row, all, s.sums, s.counts, 0};
+        h.fill();
+        int b = 0;
+        for (int64_t seen = h.counts[0]; seen < k && b < BUCKETS - 1; seen += h.counts[b]) ++b;
+        count = h.collect(0, b, s.list);
+    }
+    if (count > k) {
+        std::nth_element(s.list, s.list + k, s.list + count, Before());
+        count = k;
+    }
+    sort_candidates(s.list, count);
+    return count;
+}
+
+// 1 + candidates before (value, id).
+int32_t rank_of(const float* x, int64_t n, Candidate c) {
+    const V value = set1(c.value);
+    int64_t better = 0;
+    for (int64_t i = 0; i < n; i += LANES) {
+        const V v = load_logits(x + i, n - i);
+        better += __builtin_popcount(mask_gt(v, value));
+        if (i < c.id) {
+            uint32_t ties = mask_eq(v, value);
+            if (c.id - i < LANES) ties &= (1u << (c.id - i)) - 1;
+            better += __builtin_popcount(ties);
+        }
+    }
+    return int32_t(better + 1);
+}
+
+void write_best(const Candidate* list, int64_t count, double log_total, double inv_t, int64_t k, int32_t* ids, float* logprobs) {
+    for (int64_t j = 0; j < k; ++j) {
+        ids[j] = j < count ? list[j].id : -1;
+        logprobs[j] = j < count ? float(double(list[j].value) * inv_t - log_total) : 0.0f;
+    }
+}
+
+// ---- edits of the distribution ----------------------------------------------------------------------------
+
+void apply_mask(float* x, int64_t n, const uint32_t* mask) {
+    const V minus_inf = set1(NEG_INF);
+    for (int64_t i = 0; i < n; i += LANES) {
+        const uint32_t bits = mask[i / 32] >> (i % 32) & 0xffff;
+        if (bits == 0xffff) continue;
+        store_upto(x + i, select(bits, load_upto(x + i, n - i), minus_inf), n - i);
+    }
+}
+
+void apply_penalties(float* x, int64_t n, const int32_t* counts, const uint32_t* seen, float repetition, float presence, float frequency) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        const int64_t m = n - i < LANES ? n - i : LANES;
+        const uint32_t prompt = seen[i / 32] >> (i % 32) & 0xffff;
+        int32_t any = 0;
+        for (int64_t j = 0; j < m; ++j) any |= counts[i + j];
+        if (!prompt && !any) continue;
+        for (int64_t j = 0; j < m; ++j) {
+            const int32_t count = counts[i + j];
+            float v = x[i + j];
+            if (count > 0 || prompt >> j & 1) v = v > 0 ? v / repetition : v * repetition;
+            if (count > 0) {
+                const float by_count = frequency * float(count);
+                v = v - by_count;
+                v = v - presence;
+            }
+            x[i + j] = v;
+        }
+    }
+}
+
+bool has_edits(const SamplerIO& io, int64_t r) {
+    return io.mask_row[r] >= 0 || io.bias_start[r + 1] > io.bias_start[r] ||
+           (io.penalty_row[r] >= 0 && (io.repetition[r] != 1.0f || io.presence[r] != 0.0f || io.frequency[r] != 0.0f));
+}
+
+void edit(const SamplerIO& io, int64_t r, float* x) {
+    const int64_t n = io.vocab;
+    if (io.mask_row[r] >= 0) apply_mask(x, n, io.masks + io.mask_row[r] * io.masks_stride);
+    for (int32_t j = io.bias_start[r]; j < io.bias_start[r + 1]; ++j)
+        if (io.bias_ids[j] >= 0 && io.bias_ids[j] < n) x[io.bias_ids[j]] += io.bias_values[j];
+    const int64_t p = io.penalty_row[r];
+    if (p >= 0 && (io.repetition[r] != 1.0f || io.presence[r] != 0.0f || io.frequency[r] != 0.0f))
+        apply_penalties(x, n, io.counts + p * io.counts_stride, io.seen + p * io.seen_stride, io.repetition[r], io.presence[r], io.frequency[r]);
+}
+
+// ---- the draw ---------------------------------------------------------------------------------------------
+
+struct Drawn {
+    int32_t id;
+    double log_total;   // log of the sum of kept weights, relative to top
+    int64_t listed;     // candidates in scratch.list that are the whole kept set, or -1
+};
+
+int32_t first_of(const Row& row, float value) {
+    for (int64_t c = 0; c < row.chunks; ++c) {
+        if (row.maxima[c] != value) continue;
+        for (int64_t i = c * CHUNK; i < row.n; ++i)
+            if (row.x[i] == value) return int32_t(i);
+    }
+    return -1;
+}
+
+// Smallest head of the sorted list with at least `share` of its own or the given total.
+int64_t nucleus(const Keep& keep, const Candidate* list, int64_t count, double total, double share, double before) {
+    double sum = before;
+    for (int64_t j = 0; j < count; ++j) {
+        sum += double(exp_of((list[j].value - keep.top) * keep.inv_t));
+        if (sum >= share * total) return j + 1;
+    }
+    return count;
+}
+
+double list_weight(const Keep& keep, const Candidate* list, int64_t count) {
+    double total = 0;
+    for (int64_t j = 0; j < count; ++j) total += double(exp_of((list[j].value - keep.top) * keep.inv_t));
+    return total;
+}
+
+// Draws from list[0, count) in id order.
+Drawn draw_listed(const Keep& keep, Candidate* list, int64_t count, double uniform) {
+    std::sort(list, list + count, ById());
+    const double total = list_weight(keep, list, count), target = uniform * total;
+    double sum = 0;
+    int32_t id = list[count - 1].id;
+    for (int64_t j = 0; j < count; ++j) {
+        sum += double(exp_of((list[j].value - keep.top) * keep.inv_t));
+        if (sum > target) {
+            id = list[j].id;
+            break;
+        }
+    }
+    return {id, std::log(total), count};
+}
+
+// Draws from all that `keep` keeps.
+Drawn draw_kept(const Row& row, const Keep& keep, double uniform, const Scratch& s) {
+    const double total = sum_weights(row, keep, s.sums), target = uniform * total;
+    double sum = 0;
+    int64_t chunk = 0, last = 0;
+    for (; chunk < row.chunks; ++chunk) {
+        if (s.sums[chunk] > 0) last = chunk;
+        if (sum + s.sums[chunk] > target) break;
+        sum += s.sums[chunk];
+    }
+    if (chunk == row.chunks) chunk = last;  // rounding: the last chunk that has weight
+    int32_t id = -1;
+    alignas(64) float weight[LANES];
+    for (int64_t i = chunk * CHUNK; i < row.n && i < (chunk + 1) * CHUNK; i += LANES) {
+        const V x = load_logits(row.x + i, row.n - i), y = scaled(keep, x);
+        store(weight, expv(y));
+        for (uint32_t mask = kept_lanes(keep, x, y, i); mask; mask &= mask - 1) {
+            const int j = __builtin_ctz(mask);
+            if (weight[j] <= 0) continue;
+            id = int32_t(i + j);
+            sum += double(weight[j]);
+            if (sum > target) return {id, std::log(total), -1};
+        }
+    }
+    return {id, std::log(total), -1};
+}
+
+Drawn draw(const SamplerIO& io, int64_t r, const Row& row, Keep* keep, const Scratch& s) {
+    const float min_p = io.min_p[r], top_p = io.top_p[r];
+    const int64_t top_k = io.top_k[r];
+    const double uniform = philox_uniform(io.seed[r], uint64_t(io.position[r]));
+    if (min_p > 0) keep->floor = float(std::log(double(min_p)));
+    if (top_k > 0 && top_k < row.n) {
+        int64_t count = select_best(row, top_k, s);
+        while (count > 1 && (s.list[count - 1].value - keep->top) * keep->inv_t < keep->floor) --count;
+        if (top_p < 1) count = nucleus(*keep, s.list, count, list_weight(*keep, s.list, count), double(top_p), 0);
+        keep->last = s.list[count - 1];
+        return draw_listed(*keep, s.list, count, uniform);
+    }
+    if (top_p >= 1) return draw_kept(row, *keep, uniform, s);
+
+    const double total = sum_weights(row, *keep, nullptr);
+    const int64_t best = row.chunks < NUCLEUS_CHUNKS ? row.chunks : NUCLEUS_CHUNKS;
+    const int64_t found = collect(row, chunk_threshold(row, best, s.work), s.list);
+    int64_t count = 0;
+    for (int64_t j = 0; j < found; ++j)
+        if ((s.list[j].value - keep->top) * keep->inv_t >= keep->floor) s.list[count++] = s.list[j];
+    if (list_weight(*keep, s.list, count) >= double(top_p) * total) {
+        sort_candidates(s.list, count);
+        count = nucleus(*keep, s.list, count, total, double(top_p), 0);
+        keep->last = s.list[count - 1];
+        return draw_listed(*keep, s.list, count, uniform);
+    }
+    Histogram h = {row, *keep, s.sums, s.counts, 0};
+    h.fill();
+    double before = 0;
+    int b = 0, filled = 0;
+    for (; b < BUCKETS; ++b) {
+        if (h.counts[b]) filled = b;
+        if (before + h.sums[b] >= double(top_p) * total) break;
+        before += h.sums[b];
+    }
+    if (b == BUCKETS) before -= h.sums[b = filled];  // rounding: all is kept
+    count = h.collect(b, b, s.list);
+    sort_candidates(s.list, count);
+    const int64_t in = nucleus(*keep, s.list, count, total, double(top_p), before);
+    keep->last = s.list[in - 1];
+    return draw_kept(row, *keep, uniform, s);
+}
+
+// The best of what is kept, for processed logprobs.
+int64_t best_kept(const Row& row, const Keep& keep, int64_t k, const Scratch& s) {
+    int64_t count = select_best(row, k < row.n ? k : row.n, s);
+    const Before before;
+    while (count > 0 && (before(keep.last, s.list[count - 1]) || (s.list[count - 1].value - keep.top) * keep.inv_t < keep.floor)) --count;
+    return count;
+}
+
+void sample_row(const SamplerIO& io, int64_t r, float* x, const Scratch& s) {
+    const int64_t n = io.vocab;
+    const int32_t k = io.num_logprobs[r];
+    io.token_ids[r] = -1, io.logprobs[r] = 0, io.ranks[r] = 0;
+    int32_t* top_ids = io.top_ids + r * io.top_stride;
+    float* top_logprobs = io.top_logprobs + r * io.top_stride;
+    write_best(nullptr, 0, 0, 1, io.top_stride, top_ids, top_logprobs);
+
+    Row row = scan(x, n, s.maxima);
+    if (!row.ok) return;
+    const bool raw = k >= 0 && !io.processed_logprobs, edits = has_edits(io, r);
+    double log_total = 0;
+    if (raw) {
+        log_total = log_sum_exp(row);
+        if (k > 0) write_best(s.list, select_best(row, k < n ? k : n, s), log_total, 1, k < io.top_stride ? k : io.top_stride, top_ids, top_logprobs);
+        if (edits) std::memcpy(s.raw, x, size_t(n) * 4);
+    }
+    if (edits) {
+        edit(io, r, x);
+        row = scan(x, n, s.maxima);
+        if (!row.ok) return;
+    }
+
+    const bool greedy = io.temperature[r] < COLDEST;
+    Keep keep = {row.top, greedy ? 1.0f : 1.0f / io.temperature[r]};
+    int32_t id;
+    double kept_log_total = 0;
+    if (greedy) {
+        id = first_of(row, row.top);
+        if (k >= 0 && !raw) kept_log_total = log_sum_exp(row) - double(row.top);
+    } else {
+        const Drawn drawn = draw(io, r, row, &keep, s);
+        id = drawn.id, kept_log_total = drawn.log_total;
+    }
+    if (id < 0) return;
+    io.token_ids[r] = id;
+    if (raw) {
+        const float* logits = edits ? s.raw : x;
+        io.logprobs[r] = float(double(logits[id]) - log_total);
+        io.ranks[r] = rank_of(logits, n, {logits[id], id});
+    } else if (k >= 0) {
+        const double inv_t = double(keep.inv_t), shift = double(row.top) * inv_t + kept_log_total;
+        io.logprobs[r] = float(double(x[id]) * inv_t - shift);
+        io.ranks[r] = rank_of(x, n, {x[id], id});
+        if (k > 0) write_best(s.list, best_kept(row, keep, k, s), shift, inv_t, k < io.top_stride ? k : io.top_stride, top_ids, top_logprobs);
+    }
+}
+
+void sample_rows(const SamplerIO& io, float* logits, int64_t stride, int64_t first, int64_t rows, const Ctx& ctx) {
+    const Share mine = share(rows, ctx.tid, ctx.n);
+    const Scratch s = scratch_of(ctx, io.vocab);
+    for (int64_t i = mine.first; i < mine.last; ++i) sample_row(io, first + i, logits + i * stride, s);
+}
+
+void score_rows(const SamplerIO& io, const float* logits, int64_t stride, int64_t first, int64_t rows, const Ctx& ctx) {
+    const Share mine = share(rows, ctx.tid, ctx.n);
+    const Scratch s = scratch_of(ctx, io.vocab);
+    for (int64_t i = mine.first; i < mine.last; ++i) {
+        const int64_t p = first + i, k = io.score_top;
+        const float* x = logits + i * stride;
+        const int32_t target = io.targets[p];
+        int32_t* ids = io.score_top_ids + p * k;
+        float* logprobs = io.score_top_logprobs + p * k;
+        io.score_logprobs[p] = NEG_INF, io.score_ranks[p] = 0;
+        write_best(nullptr, 0, 0, 1, k, ids, logprobs);
+        const Row row = scan(x, io.vocab, s.maxima);
+        if (!row.ok || target < 0 || target >= io.vocab) continue;
+        const double log_total = log_sum_exp(row);
+        io.score_logprobs[p] = float(double(x[target]) - log_total);
+        io.score_ranks[p] = rank_of(x, io.vocab, {x[target], target});
+        if (k > 0) write_best(s.list, select_best(row, k < row.n ? k : row.n, s), log_total, 1, k, ids, logprobs);
+    }
+}
+
+}  // namespace
+
+const SamplerKernels& sampler_kernels() {
+    static constexpr SamplerKernels table = {sample_rows, score_rows};
+    return table;
+}
+
+}  // namespace octavo::OCTAVO_ISA

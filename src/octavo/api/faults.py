@@ -1,0 +1,95 @@
+"""Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}. Messages carry no addresses or paths."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from octavo.errors import CapacityError, EngineDead, InvalidRequest
+
+log = logging.getLogger("octavo.api")
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
+_OBJECT = re.compile(r"<[\w.]+ object at [^>]*>")
+_PATH = re.compile(r"(?<![\w/:.])(?:/(?:[\w.@+-]+/)+[\w.@+-]+|[A-Za-z]:\\[\w.\\@+-]+)")
+_MAX_MESSAGE = 4_000
+_KINDS = {
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    413: "RequestTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    503: "ServiceUnavailableError",
+}
+
+
+def scrub(message: str, *, paths: bool = True) -> str:
+    """A message without object addresses and (unless told otherwise) file paths."""
+    message = _ADDRESS.sub("0x..", _OBJECT.sub("<object>", message[:_MAX_MESSAGE]))
+    return _PATH.sub("<path>", message) if paths else message
+
+
+def body_of(message: str, *, kind: str, status: int, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+def kind_of(status: int) -> str:
+    return _KINDS.get(status, "InternalServerError" if status >= 500 else "BadRequestError")
+
+
+def error_body(error: Exception) -> tuple[int, dict[str, Any]]:
+    """(HTTP status, body) of any exception."""
+    if isinstance(error, InvalidRequest):
+        message = scrub(str(error), paths=error.status >= 500)
+        return error.status, body_of(message, kind=error.kind, status=error.status, param=error.param)
+    if isinstance(error, CapacityError | EngineDead):
+        return 503, body_of(scrub(str(error)), kind=kind_of(503), status=503)
+    if isinstance(error, HTTPException):
+        return error.status_code, body_of(
+            scrub(str(error.detail), paths=False), kind=kind_of(error.status_code), status=error.status_code
+        )
+    log.error("an unexpected error in a request", exc_info=error)
+    return 500, body_of("the server failed at this request; its log says why", kind=kind_of(500), status=500)
+
+
+def error_response(error: Exception) -> JSONResponse:
+    status, body = error_body(error)
+    headers: dict[str, str] = {}
+    if isinstance(error, InvalidRequest) and error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, HTTPException) and error.headers:
+        headers.update(error.headers)
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Every way for a request to fail ends in `error_response`."""
+
+    async def on_error(request: Request, error: Exception) -> JSONResponse:
+        return error_response(error)
+
+    async def on_route(request: Request, error: Exception) -> JSONResponse:
+        status = getattr(error, "status_code", 500)
+        path = request.url.path[:128]
+        if status == 404:
+            error = HTTPException(404, f"there is no route {path}; GET /server_info lists what runs")
+        elif status == 405:
+            allowed = (getattr(error, "headers", None) or {}).get("Allow", "")
+            error = HTTPException(405, f"{path} takes {allowed or 'another method'}", getattr(error, "headers", None))
+        return error_response(error)
+
+    async def on_schema(request: Request, error: Exception) -> JSONResponse:
+        return error_response(InvalidRequest(scrub(str(error))))
+
+    for kind in (InvalidRequest, CapacityError, EngineDead, Exception):
+        app.add_exception_handler(kind, on_error)
+    app.add_exception_handler(HTTPException, on_route)
+    app.add_exception_handler(RequestValidationError, on_schema)

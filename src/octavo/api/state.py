@@ -1,0 +1,117 @@
+"""Everything that the routes of one API process share. Made by launch (or a test) with `ApiState.build`."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from octavo.api.admission import Admission
+from octavo.api.client import EngineClient
+from octavo.api.health import HealthWatch
+from octavo.api.limits import Limits
+from octavo.api.metrics import Metrics
+from octavo.api.prompt import ChatTemplate, ContentFormat, PromptMaker
+from octavo.api.records import RequestLogs
+from octavo.api.sampling import SamplingDefaults
+from octavo.api.template_pool import TemplatePool
+from octavo.api.text.codec import TextCodec
+from octavo.config.plan import EnginePlan, ServerPlan
+from octavo.errors import InvalidRequest
+
+
+@dataclass(slots=True)
+class ApiState:
+    client: EngineClient
+    codec: TextCodec
+    prompts: PromptMaker
+    pool: TemplatePool
+    server: ServerPlan
+    engine: EnginePlan
+    defaults: SamplingDefaults
+    limits: Limits
+    metrics: Metrics
+    logs: RequestLogs
+    health: HealthWatch
+    admission: Admission
+    created: int  # unix time of the start
+    fingerprint: str  # changes when what runs changes
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        client: EngineClient,
+        tokenizer: TextCodec,
+        server: ServerPlan,
+        engine: EnginePlan,
+        generation_config: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> ApiState:
+        """`generation_config` is what applies (empty when switched off); `special_tokens` are names for templates."""
+        limits = limits or Limits()
+        pool = TemplatePool(limits)
+        template = ChatTemplate(
+            chat_template,
+            tokenizer,
+            pool,
+            content_format=cast(ContentFormat, server.chat_template_content_format),
+            trust_request=server.trust_request_chat_template,
+            default_kwargs=server.default_chat_template_kwargs,
+            special_tokens=special_tokens,
+        )
+        max_len = engine.scheduler.max_model_len
+        metrics = Metrics(client, model_name=server.served_names[0], max_model_len=max_len)
+        logs = RequestLogs(metrics.on_close)
+        client.on_end = logs.on_end
+        health = HealthWatch(client, stall_limit_s=limits.stall_limit_s)
+        return cls(
+            client=client,
+            codec=tokenizer,
+            prompts=PromptMaker(tokenizer, template, max_model_len=max_len, vocab_size=engine.vocab_size),
+            pool=pool,
+            server=server,
+            engine=engine,
+            defaults=SamplingDefaults.read(generation_config or {}),
+            limits=limits,
+            metrics=metrics,
+            logs=logs,
+            health=health,
+            admission=Admission(client, health, metrics, server),
+            created=int(time.time()),
+            fingerprint=_fingerprint(engine),
+        )
+
+    @property
+    def strict(self) -> bool:
+        return self.engine.strict
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.scheduler.max_model_len
+
+    def served_name(self, asked: str | None) -> str:
+        """The name to answer with. Raises InvalidRequest (404) for a model that is not served."""
+        if asked is None or asked == "":
+            return self.server.served_names[0]
+        if asked in self.server.served_names:
+            return asked
+        raise InvalidRequest(
+            f"the model {asked[:128]!r} is not served; served are {', '.join(self.server.served_names)}",
+            param="model",
+            status=404,
+            kind="NotFoundError",
+        )
+
+    def drain(self) -> None:
+        """From now on: not ready, no new requests; running ones go on."""
+        self.health.is_draining = True
+
+
+def _fingerprint(engine: EnginePlan) -> str:
+    text = repr((engine.model, engine.executor, engine.cache.dtype, engine.seed))
+    return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:10]

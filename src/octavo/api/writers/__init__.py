@@ -1,0 +1,1 @@
+"""Events to bytes, one writer per dialect. A writer knows no engine and no text processing."""

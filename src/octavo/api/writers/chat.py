@@ -1,0 +1,203 @@
+"""Events to OpenAI's chat dialect: chunks of a stream, or one answer folded from the same events.
+
+Order per choice: the role, text, one empty delta with the reason. Then usage when asked for, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from octavo.api.text.codec import TextCodec
+from octavo.api.text.pipeline import ChoiceEvent
+from octavo.api.writers.shapes import (
+    ChatLogprob,
+    ChatLogprobs,
+    UsageShape,
+    chat_logprobs,
+    prompt_logprobs_shape,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """What a request wants to see. `echo` is the text shown before the answer."""
+
+    id: str
+    model: str
+    created: int
+    fingerprint: str
+    role: str = "assistant"
+    logprobs: bool = False
+    top_logprobs: int = 0
+    tokens_as_ids: bool = False
+    return_token_ids: bool = False
+    prompt_ids: list[int] = field(default_factory=list)
+    prompt_text: str | None = None
+    echo: str = ""
+    warnings: list[str] = field(default_factory=list)
+    continuous_usage: bool = False
+
+
+class Delta(msgspec.Struct, omit_defaults=True):
+    role: str | None = None
+    content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct, kw_only=True):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Chunk(msgspec.Struct, kw_only=True):
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: UsageShape | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_text: str | msgspec.UnsetType = msgspec.UNSET
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatStream:
+    """Chunks of one request. `write` refuses nothing: an event says all that it has to say."""
+
+    def __init__(self, options: ChatOptions, codec: TextCodec) -> None:
+        self._options = options
+        self._codec = codec
+
+    def start(self, index: int) -> Iterator[Chunk]:
+        """The role; then the echo. The first chunk of the stream carries what concerns the whole request."""
+        options = self._options
+        chunk = self._chunk(ChunkChoice(index=index, delta=Delta(role=options.role, content="")))
+        if index == 0:
+            if options.return_token_ids:
+                chunk.prompt_token_ids = options.prompt_ids
+            if options.prompt_text is not None:
+                chunk.prompt_text = options.prompt_text
+            if options.warnings:
+                chunk.warnings = options.warnings
+        yield chunk
+        if options.echo:
+            yield self._chunk(ChunkChoice(index=index, delta=Delta(content=options.echo)))
+
+    def write(self, event: ChoiceEvent) -> Iterator[Chunk]:
+        options = self._options
+        has_ids = options.return_token_ids and bool(event.token_ids)
+        has_logprobs = options.logprobs and bool(event.entries)
+        if event.text or has_ids or has_logprobs or event.prompt_logprobs is not None:
+            choice = ChunkChoice(index=event.index, delta=Delta(content=event.text))
+            if has_logprobs:
+                choice.logprobs = chat_logprobs(
+                    event.entries, options.top_logprobs, as_ids=options.tokens_as_ids
+                )
+            if has_ids:
+                choice.token_ids = event.token_ids
+            if event.prompt_logprobs is not None:
+                choice.prompt_logprobs = prompt_logprobs_shape(
+                    self._codec, event.prompt_logprobs, len(options.prompt_ids)
+                )
+            yield self._chunk(choice)
+        if event.finish is not None:
+            yield self._chunk(
+                ChunkChoice(
+                    index=event.index,
+                    delta=Delta(),
+                    finish_reason=event.finish,
+                    stop_reason=event.stop_reason,
+                )
+            )
+
+    def usage(self, usage: UsageShape) -> Chunk:
+        chunk = self._chunk(None)
+        chunk.usage = usage
+        return chunk
+
+    def _chunk(self, choice: ChunkChoice | None) -> Chunk:
+        options = self._options
+        return Chunk(
+            id=options.id,
+            created=options.created,
+            model=options.model,
+            system_fingerprint=options.fingerprint,
+            choices=[] if choice is None else [choice],
+        )
+
+
+@dataclass(slots=True)
+class _Folded:
+    parts: list[str]
+    logprobs: list[ChatLogprob] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    prompt_logprobs: list[Any] | None = None
+    finish: str | None = None
+    stop_reason: int | str | None = None
+
+
+class ChatFold:
+    """The answer that is not streamed: the sum of the events that a stream would have carried."""
+
+    def __init__(self, options: ChatOptions, codec: TextCodec, num_choices: int) -> None:
+        self._options = options
+        self._codec = codec
+        self._choices = [_Folded([options.echo]) for _ in range(num_choices)]
+
+    def add(self, event: ChoiceEvent) -> None:
+        options = self._options
+        choice = self._choices[event.index]
+        choice.parts.append(event.text)
+        choice.token_ids += event.token_ids
+        if options.logprobs:
+            choice.logprobs += chat_logprobs(
+                event.entries, options.top_logprobs, as_ids=options.tokens_as_ids
+            ).content
+        if event.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs_shape(
+                self._codec, event.prompt_logprobs, len(options.prompt_ids)
+            )
+        if event.is_last:
+            choice.finish, choice.stop_reason = event.finish, event.stop_reason
+
+    def result(self, usage: UsageShape) -> dict[str, Any]:
+        options = self._options
+        body: dict[str, Any] = {
+            "id": options.id,
+            "object": "chat.completion",
+            "created": options.created,
+            "model": options.model,
+            "system_fingerprint": options.fingerprint,
+            "choices": [self._choice(i, c) for i, c in enumerate(self._choices)],
+            "usage": usage,
+        }
+        if options.return_token_ids:
+            body["prompt_token_ids"] = options.prompt_ids
+        if options.prompt_text is not None:
+            body["prompt_text"] = options.prompt_text
+        if options.warnings:
+            body["warnings"] = options.warnings
+        return body
+
+    def _choice(self, index: int, folded: _Folded) -> dict[str, Any]:
+        choice: dict[str, Any] = {
+            "index": index,
+            "message": {"role": self._options.role, "content": "".join(folded.parts), "refusal": None},
+            "logprobs": ChatLogprobs(folded.logprobs) if self._options.logprobs else None,
+            "finish_reason": folded.finish,
+            "stop_reason": folded.stop_reason,
+        }
+        if self._options.return_token_ids:
+            choice["token_ids"] = folded.token_ids
+        if folded.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = folded.prompt_logprobs
+        return choice

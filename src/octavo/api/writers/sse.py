@@ -1,0 +1,91 @@
+"""Server-sent events: one frame per message, an error frame when something breaks, [DONE] always."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from octavo.api.faults import error_body
+
+log = logging.getLogger("octavo.api")
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+_encoder = msgspec.json.Encoder()
+
+
+def frame(value: object) -> bytes:
+    return b"data: " + _encoder.encode(value) + b"\n\n"
+
+
+async def guarded(frames: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The frames, then [DONE]; an exception becomes an error frame before it."""
+    try:
+        async for data in frames:
+            yield data
+    except Exception as error:
+        _, body = error_body(error)
+        log.warning("a stream ended with an error: %s", body["error"]["message"])
+        yield frame(body)
+    yield DONE
+
+
+async def with_keep_alive(frames: AsyncGenerator[bytes, None], interval_s: float) -> AsyncGenerator[bytes, None]:
+    """The frames, with a comment line after each `interval_s` of silence."""
+    pending = asyncio.ensure_future(anext(frames))
+    try:
+        while True:
+            done, _ = await asyncio.wait({pending}, timeout=interval_s)
+            if not done:
+                yield KEEP_ALIVE
+                continue
+            try:
+                yield pending.result()
+            except StopAsyncIteration:
+                return
+            pending = asyncio.ensure_future(anext(frames))
+    finally:
+        pending.cancel()
+        await asyncio.gather(pending, return_exceptions=True)
+        await frames.aclose()
+
+
+class EventStream(Response):
+    """Sends frames until they end or the client leaves; then the generator is closed, which aborts its work."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: AsyncGenerator[bytes, None], *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(None, headers={**(headers or {}), "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._frames = frames
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pump = asyncio.create_task(self._pump(send))
+        watch = asyncio.create_task(until_disconnect(receive))
+        try:
+            await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (pump, watch):
+                task.cancel()
+            results = await asyncio.gather(pump, watch, return_exceptions=True)
+            await self._frames.aclose()
+        if isinstance(results[0], Exception) and not isinstance(results[0], OSError):
+            raise results[0]
+
+    async def _pump(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for data in self._frames:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def until_disconnect(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

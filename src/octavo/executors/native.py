@@ -1,0 +1,217 @@
+"""The native executor: records a Program once into the C++ core, replays it with one call a step.
+
+Owns the translation of ops, the packing of weights and the metadata block; arithmetic is csrc's.
+Matrices are packed from the memory map of the file; the embedding is read from the map itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import CapacityError, WeightError
+from octavo.executors.base import F32, ExecutorOptions, SamplingBatch, StepBatch, StepOutput
+from octavo.executors.native_ops import RECORDERS, Recorder
+from octavo.kernels import native
+from octavo.program.passes.plan_memory import row_bytes
+from octavo.program.program import Buffer, Program, WeightRef
+from octavo.weights.source import ModelSource, RawTensor
+
+# Arrays of SamplingBatch whose size varies from step to step: handed over by reference.
+_VARIABLE = ("counts", "seen", "bias_ids", "bias_values", "masks")
+_PER_ROW = tuple(
+    f.name for f in fields(SamplingBatch) if f.name not in (*_VARIABLE, "bias_start", "processed_logprobs")
+)
+ARENA_SLACK_BYTES = 4096
+
+
+class NativeExecutor:
+    """Implements executors.base.Executor on the CPU."""
+
+    def bind(self, program: Program, source: ModelSource, options: ExecutorOptions) -> None:
+        self.program, self.options = program, options
+        self._formats: Counter[str] = Counter()
+        self._weight_bytes = 0
+        self._lossy = 0
+        self._source = source
+        arena_bytes = self._place(program)
+        self.core = native.Program(
+            max_tokens=options.max_tokens,
+            max_rows=options.max_rows,
+            num_groups=len(program.kv.groups),
+            table_width=options.max_blocks_per_row,
+            block_size=program.kv.block_size,
+            vocab=program.vocab_size,
+            num_threads=options.num_threads,
+            isa=options.isa,
+            arena_bytes=arena_bytes,
+        )
+        self.core.set_windows([group.window for group in program.kv.groups])
+        self.views = {
+            b.id: self.core.view(self._offsets[b.id], self._strides[b.id], b.width, b.rows)
+            for b in program.buffers
+            if b.id in self._offsets
+        }
+        for op in program.ops:
+            RECORDERS[op.kind](Recorder(self, op))
+        self._io = {name: self.core.io(name) for name in self.core.io_names()}
+
+    # ---- memory ---------------------------------------------------------------------------------
+
+    def _place(self, program: Program) -> int:
+        """Offset and row stride of every buffer; returns the arena's bytes.
+
+        Token buffers follow the program's memory plan. The few buffers of sampling rows follow
+        each other; logits are not among them, the core keeps a tile of 64 rows.
+        """
+        if program.arena is None:
+            raise WeightError(f"program {program.name!r} has no memory plan", fix="run passes.plan_memory on it")
+        tokens, samples = self.options.max_tokens, self.options.max_rows + self.options.max_tokens
+        logits = {op.outputs[0] for op in program.ops if op.kind == "logits"}
+        self._offsets: dict[int, int] = {}
+        self._strides: dict[int, int] = {}
+        roots = [b for b in program.buffers if b.parent is None and b.id not in logits]
+        end = 0
+        for b in roots:
+            self._strides[b.id] = row_bytes(b)
+            if b.rows == "tokens":
+                self._offsets[b.id] = program.arena[b.id] * tokens
+                end = max(end, self._offsets[b.id] + row_bytes(b) * tokens)
+        for b in roots:
+            if b.rows == "samples":
+                self._offsets[b.id] = end
+                end += row_bytes(b) * samples
+        for b in program.buffers:
+            if b.parent is not None:
+                self._offsets[b.id] = self._offsets[b.parent] + b.offset * 4
+                self._strides[b.id] = self._strides[b.parent]
+        return end + ARENA_SLACK_BYTES
+
+    def buffer(self, index: int) -> Buffer:
+        return self.program.buffers[index]
+
+    # ---- weights --------------------------------------------------------------------------------
+
+    def read(self, name: str) -> RawTensor:
+        return self._source.read(name)
+
+    def matrix(self, ref: WeightRef) -> native.Weight:
+        """A packed matrix, its parts stacked or interleaved."""
+        parts = []
+        for name in ref.parts or (ref.name,):
+            raw = self._source.read(name)
+            rows, cols = raw.info.shape
+            parts.append((raw.info.type, raw.data, rows, cols, raw.row_order))
+        weight = native.pack(parts, self.options.weights, ref.interleave, self.options.num_threads)
+        self._formats[weight.format] += 1
+        self._weight_bytes += weight.nbytes
+        self._lossy += not weight.lossless
+        return weight
+
+    def vector(self, ref: WeightRef) -> npt.NDArray[np.float32]:
+        """f32 values, parts stacked."""
+        values = []
+        for name in ref.parts or (ref.name,):
+            raw = self._source.read(name)
+            values.append(native.dequantise(raw.info.type, raw.data, 1, raw.info.shape[-1])[0])
+        stacked = np.concatenate(values)
+        self._weight_bytes += stacked.nbytes
+        return stacked
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        try:
+            self.core.allocate_kv(self.program.kv.block_bytes, num_blocks)
+        except MemoryError as error:
+            need = self.program.kv.block_bytes * num_blocks
+            raise CapacityError(
+                f"{num_blocks} KV blocks take {need / 2**20:,.0f} MiB, which the system refuses",
+                fix="lower --kv-cache-memory-bytes or --max-model-len",
+            ) from error
+        self._num_blocks = num_blocks
+
+    def run(self, batch: StepBatch) -> StepOutput:
+        tokens, rows, samples, scored = self._write(batch)
+        wanted = max(int(batch.sampling.num_logprobs.max(initial=0)), 0)
+        tops = self._tops(samples, wanted, "")
+        score_tops = self._tops(scored, batch.score_top, "score_")
+        self.core.run(tokens, rows, samples, scored)
+        io = self._io
+        return StepOutput(
+            token_ids=io["sampled_ids"][:samples].copy(),
+            logprobs=io["logprobs"][:samples].copy(),
+            ranks=io["ranks"][:samples].copy(),
+            top_ids=tops[0],
+            top_logprobs=tops[1],
+            score_logprobs=io["score_logprobs"][:scored].copy(),
+            score_ranks=io["score_ranks"][:scored].copy(),
+            score_top_ids=score_tops[0],
+            score_top_logprobs=score_tops[1],
+        )
+
+    def logits(self, batch: StepBatch) -> F32:
+        tokens, rows, samples, scored = self._write(batch)
+        self._tops(samples, 0, "")
+        self._tops(scored, 0, "score_")
+        out = np.empty((samples + scored, self.program.vocab_size), np.float32)
+        self.core.run_logits(tokens, rows, samples, scored, out)
+        return out[:samples]
+
+    def _tops(self, rows: int, width: int, prefix: str) -> tuple[npt.NDArray[np.int32], F32]:
+        """Result arrays [rows, width] for the best tokens, told to the core."""
+        ids, logprobs = np.full((rows, width), -1, np.int32), np.zeros((rows, width), np.float32)
+        self.core.set_array(prefix + "top_ids", ids if width else None)
+        self.core.set_array(prefix + "top_logprobs", logprobs if width else None)
+        return ids, logprobs
+
+    def _write(self, batch: StepBatch) -> tuple[int, int, int, int]:
+        """The batch into the metadata block; returns (T, R, S, P)."""
+        io = self._io
+        tokens, rows = len(batch.token_ids), len(batch.context_lens)
+        samples, scored = len(batch.sample_tokens), len(batch.score_tokens)
+        io["token_ids"][:tokens] = batch.token_ids
+        io["positions"][:tokens] = batch.positions
+        io["row_starts"][: rows + 1] = batch.row_starts
+        io["context_lens"][:rows] = batch.context_lens
+        io["block_tables"][:, :rows, : batch.block_tables.shape[2]] = batch.block_tables
+        io["sample_tokens"][:samples] = batch.sample_tokens
+        io["sample_tokens"][samples : samples + scored] = batch.score_tokens
+        io["score_targets"][:scored] = batch.score_targets
+        s = batch.sampling
+        for name in _PER_ROW:
+            io[name][:samples] = getattr(s, name)
+        io["bias_start"][: samples + 1] = s.bias_start
+        for name in _VARIABLE:
+            array = getattr(s, name)
+            self.core.set_array(name, array if array.size else None)
+        self.core.processed_logprobs = s.processed_logprobs
+        return tokens, rows, samples, scored
+
+    # ---- the rest -------------------------------------------------------------------------------
+
+    def read_blocks(self, blocks: list[int]) -> npt.NDArray[np.uint8]:
+        return np.ascontiguousarray(self.core.kv()[blocks])
+
+    def write_blocks(self, blocks: list[int], data: npt.NDArray[np.uint8]) -> None:
+        self.core.kv()[blocks] = data
+
+    def memory(self) -> dict[str, int]:
+        return {"weights": self._weight_bytes, **self.core.memory()}
+
+    def describe(self) -> list[list[str]]:
+        formats = ", ".join(f"{count} {name}" for name, count in sorted(self._formats.items()))
+        lossy = f"{self._lossy} requantised with a loss (docs/formats.md)" if self._lossy else "every value of the file kept"
+        return [
+            ["kernels", self.options.isa, f"{self.options.num_threads} threads, one native call a step"],
+            ["packed matrices", formats, lossy],
+        ]
+
+    def close(self) -> None:
+        """Frees weights, KV and threads. The executor is of no use afterwards."""
+        self.views.clear()
+        self._io.clear()
+        del self.core

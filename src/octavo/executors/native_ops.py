@@ -1,0 +1,153 @@
+"""How each op of the table is recorded in the C++ core: one short function per op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from octavo.kernels import native
+from octavo.program.program import Op
+
+if TYPE_CHECKING:
+    from octavo.executors.native import NativeExecutor
+
+
+class Recorder:
+    """One op beside the executor that records it: its operands as the core knows them."""
+
+    def __init__(self, executor: NativeExecutor, op: Op) -> None:
+        self.executor, self.core, self.op = executor, executor.core, op
+        self.name = op.name
+        self.inputs = [executor.views[b] for b in op.inputs]
+        self.attrs: Any = op.attrs  # the builder checked names and types against the op table
+
+    @property
+    def outputs(self) -> list[native.Buffer]:
+        return [self.executor.views[b] for b in self.op.outputs]
+
+    def vector(self, index: int) -> list[float] | None:
+        if index >= len(self.op.weights):
+            return None
+        values: list[float] = self.executor.vector(self.op.weights[index]).tolist()
+        return values
+
+    def required(self, index: int) -> list[float]:
+        values = self.vector(index)
+        if values is None:
+            raise ValueError(f"op {self.name!r} has no weight {index}")
+        return values
+
+    def product(self) -> native.Buffer:
+        """The one buffer that a product fills: the output, or the parent of the outputs."""
+        first = self.executor.buffer(self.op.outputs[0])
+        return self.executor.views[first.id if first.parent is None or len(self.op.outputs) == 1 else first.parent]
+
+    def place(self) -> dict[str, Any]:
+        """Where the KV of the op's layer lies."""
+        kv = self.executor.program.kv
+        group, index = kv.place(self.attrs["layer"])
+        return {"group": group, "index": index, "head_dim": kv.head_dim, "kv_heads": kv.kv_heads, "dtype": kv.dtype}
+
+
+def _embed(r: Recorder) -> None:
+    raw = r.executor.read(r.op.weights[0].name)
+    native.embed(r.core, r.name, r.outputs[0], raw.info.type, raw.data, raw.info.shape[0], r.attrs["scale"])
+
+
+def _linear(r: Recorder) -> None:
+    bias = r.executor.vector(r.op.weights[1]) if len(r.op.weights) > 1 else None
+    residual = r.inputs[1] if r.attrs["residual"] else None
+    r.core.linear(r.name, r.inputs[0], r.product(), r.executor.matrix(r.op.weights[0]), bias, residual)
+
+
+def _linear_gated(r: Recorder) -> None:
+    bias = r.executor.vector(r.op.weights[1]) if len(r.op.weights) > 1 else None
+    weight = r.executor.matrix(r.op.weights[0])
+    r.core.linear(r.name, r.inputs[0], r.outputs[0], weight, bias, None, r.attrs["fn"])
+
+
+def _logits(r: Recorder) -> None:
+    r.core.logits(r.name, r.inputs[0], r.executor.matrix(r.op.weights[0]), r.attrs["softcap"])
+
+
+def _rms_norm(r: Recorder) -> None:
+    a = r.attrs
+    native.rms_norm(r.core, r.name, r.inputs[0], r.outputs[0], r.required(0), a["eps"], a["offset"], a["group"])
+
+
+def _add_rms_norm(r: Recorder) -> None:
+    a = r.attrs
+    native.add_rms_norm(r.core, r.name, *r.inputs, *r.outputs, r.required(0), a["eps"], a["offset"])
+
+
+def _layer_norm(r: Recorder) -> None:
+    native.layer_norm(r.core, r.name, r.inputs[0], r.outputs[0], r.required(0), r.vector(1), r.attrs["eps"])
+
+
+def _rope(r: Recorder) -> None:
+    a = r.attrs
+    native.rope(
+        r.core,
+        r.name,
+        *r.inputs,
+        *r.outputs,
+        a["head_dim"],
+        a["rotary_dim"],
+        list(a["inv_freq"]),
+        a["attention_factor"],
+        a["interleaved"],
+    )
+
+
+def _kv_write(r: Recorder) -> None:
+    native.kv_write(r.core, r.name, *r.inputs, **r.place())
+
+
+def _attend(r: Recorder) -> None:
+    a = r.attrs
+    native.attend(
+        r.core,
+        r.name,
+        r.inputs[0],
+        r.outputs[0],
+        heads=a["heads"],
+        scale=a["scale"],
+        window=a["window"],
+        softcap=a["softcap"],
+        sinks=r.vector(0),
+        **r.place(),
+    )
+
+
+def _gather_rows(r: Recorder) -> None:
+    native.gather_rows(r.core, r.name, r.inputs[0], r.outputs[0])
+
+
+def _binary(function: Callable[..., None]) -> Callable[[Recorder], None]:
+    return lambda r: function(r.core, r.name, *r.inputs, r.outputs[0])
+
+
+def _unary(function: Callable[..., None], attribute: str) -> Callable[[Recorder], None]:
+    return lambda r: function(r.core, r.name, r.inputs[0], r.outputs[0], r.attrs[attribute])
+
+
+RECORDERS: dict[str, Callable[[Recorder], None]] = {
+    "embed": _embed,
+    "linear": _linear,
+    "linear_gated": _linear_gated,
+    "logits": _logits,
+    "rms_norm": _rms_norm,
+    "add_rms_norm": _add_rms_norm,
+    "layer_norm": _layer_norm,
+    "rope": _rope,
+    "kv_write": _kv_write,
+    "attend": _attend,
+    "gather_rows": _gather_rows,
+    "add": _binary(native.add),
+    "mul": _binary(native.mul),
+    "silu_mul": _binary(native.silu_mul),
+    "gelu_mul": _binary(native.gelu_mul),
+    "scale": _unary(native.scale, "factor"),
+    "soft_cap": _unary(native.soft_cap, "cap"),
+    "act": _unary(native.act, "fn"),
+}

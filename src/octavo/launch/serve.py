@@ -1,0 +1,278 @@
+"""`serve`: the API process, with an engine child beside it, from the first socket to the last stream.
+
+Order of a start, for speed: the port is taken (so that a busy one costs nothing), the child is forked
+and imports, meanwhile this process reads headers, plans, and imports the HTTP side; then it waits.
+
+On shared cores the API process lowers its own priority: the engine's threads spin through a step, and
+a burst of HTTP work at equal priority would stretch every step (measured, docs/log.md). Niceness is a
+thread's; the thread that forks engines keeps the normal one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from octavo.config.asked import Asked
+from octavo.config.plan import ServerPlan
+from octavo.config.server import ServerAsked
+from octavo.errors import ConfigError
+from octavo.launch import logs
+from octavo.launch.find import find_model
+from octavo.launch.spawn import EngineProcess, Spawner
+from octavo.launch.table import render
+
+if TYPE_CHECKING:
+    from octavo.api.state import ApiState
+    from octavo.launch.plan import Planned
+    from octavo.launch.watch import EngineWatch
+
+log = logging.getLogger("octavo.launch")
+
+API_NICENESS = 10
+BACKLOG = 2048
+GRACE_S = 2  # for responses that are written already, after the last request has ended
+
+
+def serve(asked: Asked) -> int:
+    """Serves until a signal. Returns the exit code; raises OctavoError for a start that fails."""
+    started = time.monotonic()
+    logs.set_up()
+    listener = listen(asked.server)
+    path, name = find_model(asked.model)
+    spawner = Spawner()
+    child = spawner.start(path)
+    try:
+        with _private_folder() as folder:
+            from octavo.launch.plan import plan_at
+
+            planned = plan_at(path, name, asked)
+            import uvloop
+
+            server = _Server(asked, planned, listener, spawner, child, folder, started)
+            return uvloop.run(server.run())
+    finally:
+        child.kill()
+        listener.close()
+        if asked.server.uds:
+            with contextlib.suppress(OSError):
+                os.unlink(asked.server.uds)
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[str]:
+    from octavo.wire.sockets import private_dir
+
+    folder = private_dir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def listen(server: ServerAsked) -> socket.socket:
+    """A bound socket, not yet accepting. Raises ConfigError when the address is taken or not ours."""
+    if server.uds is not None:
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        address: str | tuple[str, int] = server.uds
+    else:
+        family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        address = (server.host, server.port)
+    try:
+        bound.bind(address)
+        bound.set_inheritable(False)
+    except OSError as error:
+        bound.close()
+        place = server.uds or f"{server.host}:{server.port}"
+        fix = "check --host and --port"
+        if server.uds:
+            fix = "remove the file if no server uses it, or give another --uds"
+        elif isinstance(error, OSError) and error.errno in (48, 98):  # EADDRINUSE on macOS and Linux
+            fix = f"stop what listens there, or use another port, such as --port {server.port + 1}"
+        raise ConfigError(f"cannot listen on {place} ({error.strerror or error})", fix=fix) from None
+    return bound
+
+
+class _Server:
+    """One run of the API process. Everything here happens in one event loop."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        planned: Planned,
+        listener: socket.socket,
+        spawner: Spawner,
+        child: EngineProcess,
+        folder: str,
+        started: float,
+    ) -> None:
+        self._asked = asked
+        self._planned = planned
+        self._plan: ServerPlan = planned.resolved.server
+        self._listener = listener
+        self._spawner = spawner
+        self._child = child
+        self._folder = folder
+        self._started = started
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> int:
+        from octavo.api.client import EngineClient
+        from octavo.launch.watch import EngineWatch
+        from octavo.wire.heartbeat import Heartbeat
+
+        path = os.path.join(self._folder, "heartbeat")
+        heartbeat = Heartbeat.create(path)
+
+        def progress() -> tuple[int, bool]:
+            pulse = heartbeat.read()
+            return pulse.steps, pulse.has_work
+
+        client = EngineClient(progress=progress)
+        watch = EngineWatch(
+            self._spawner,
+            self._child,
+            self._planned.resolved.engine,
+            client,
+            folder=self._folder,
+            heartbeat_path=path,
+        )
+        self._catch_signals(watch)
+        starting = asyncio.create_task(watch.start())
+        await asyncio.sleep(0)  # the order goes out before this process imports anything more
+        state = await asyncio.to_thread(self._build_state, client)
+        try:
+            stopped = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():  # a signal during the start
+                return 0
+            ready = await starting
+            print(render(ready.table), file=sys.stderr)
+            return await self._serve_http(state, watch)
+        finally:
+            for task in (starting, stopped, *self._tasks):
+                task.cancel()
+            state.pool.close()
+            watch.stop()
+
+    def _build_state(self, client: object) -> ApiState:
+        """Imports the HTTP side and reads tokenizer and template: beside the engine's own start."""
+        from octavo.api.app import create_app  # noqa: F401  (imported here, used when serving)
+        from octavo.api.client import EngineClient
+        from octavo.api.state import ApiState
+        from octavo.launch.text import chat_template, generation_config, load_codec
+
+        assert isinstance(client, EngineClient)
+        source = self._planned.source
+        state = ApiState.build(
+            client=client,
+            tokenizer=load_codec(source, self._asked),
+            server=self._plan,
+            engine=self._planned.resolved.engine,
+            generation_config=generation_config(source, self._asked),
+            chat_template=chat_template(source, self._asked),
+        )
+        state.pool.warm()
+        return state
+
+    async def _serve_http(self, state: ApiState, watch: EngineWatch) -> int:
+        import uvicorn
+
+        from octavo.api.app import create_app
+
+        class Quiet(uvicorn.Server):
+            """Leaves signals to launch."""
+
+            @contextlib.contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                yield
+
+        plan = self._plan
+        http = Quiet(
+            uvicorn.Config(
+                create_app(state),
+                http="httptools",
+                loop="none",
+                ws="none",
+                log_config=None,
+                log_level=plan.uvicorn_log_level,
+                access_log=plan.access_log,
+                server_header=False,
+                root_path=plan.root_path,
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        if hasattr(os, "nice"):
+            os.nice(API_NICENESS)
+        gc.collect()
+        gc.freeze()
+        serving = asyncio.create_task(http.serve(sockets=[self._listener]))
+        watching = asyncio.create_task(watch.run())
+        self._tasks += [asyncio.create_task(state.health.run()), watching]
+        self._tasks.append(asyncio.create_task(self._announce(http)))
+        stopped = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({serving, watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if self._stopping.is_set():
+            await self._drain(state)
+        http.should_exit = True
+        await serving
+        stopped.cancel()
+        if watching.done() and not self._stopping.is_set():
+            watching.result()  # raises EngineDead
+        return 0
+
+    async def _announce(self, http: object) -> None:
+        while not getattr(http, "started", False):
+            await asyncio.sleep(0.002)
+        if self._plan.uds:
+            where = f"unix socket {self._plan.uds}"
+        else:
+            host, port = self._listener.getsockname()[:2]
+            where = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+        elapsed_s = time.monotonic() - self._started
+        names = ", ".join(self._plan.served_names)
+        print(f"octavo: ready: {names} at {where} ({elapsed_s:.2f} s)", file=sys.stderr, flush=True)
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def _catch_signals(self, watch: EngineWatch) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt, watch)
+
+    def _stop(self) -> None:
+        self._stopping.set()
+
+    def _interrupt(self, watch: EngineWatch) -> None:
+        """Ctrl-C drains; once more ends at once."""
+        if not self._stopping.is_set():
+            print("octavo: finishing running requests; Ctrl-C again ends at once", file=sys.stderr)
+            self._stopping.set()
+            return
+        watch.child.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(130)
+
+    async def _drain(self, state: ApiState) -> None:
+        """Not ready, no new requests; running ones may end within the time for it."""
+        state.drain()
+        deadline = time.monotonic() + self._plan.drain_timeout_s
+        while state.client.num_unfinished and time.monotonic() < deadline and not state.client.is_closed:
+            await asyncio.sleep(0.02)
+        if cut := state.client.num_unfinished:
+            log.warning("%d requests did not end within %g s", cut, self._plan.drain_timeout_s)
+            state.client.close("the server was shut down before this request had ended")

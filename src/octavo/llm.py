@@ -1,0 +1,330 @@
+"""Offline use: `LLM(model).generate(prompts, params)` on the same engine, in this process.
+
+Owns the queue of one call and the order of its outputs. Text is made by the same pipeline as over
+HTTP, so both give the same text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from octavo.config.load import from_keywords
+from octavo.errors import EngineDead, InvalidRequest
+from octavo.wire.messages import EngineRequest, RequestRecord, TokenDelta, TokenLogprobs
+from octavo.wire.sampling import SamplingParams, verify
+
+if TYPE_CHECKING:
+    from octavo.api.prompt import Prompt, PromptMaker
+    from octavo.api.text.pipeline import ChoicePipeline
+
+PromptInput = str | Sequence[int] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of a token at a position. `rank`: 1 = best."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One choice. `logprobs[i]`: {token id: Logprob} of output position i; the chosen token comes first."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A prompt and its choices. `prompt` is None for a prompt of token ids."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    finished: bool = False
+    num_cached_tokens: int | None = None
+    record: RequestRecord | None = None  # of the first choice
+
+
+@dataclass(slots=True)
+class _Choice:
+    pipeline: ChoicePipeline
+    output: CompletionOutput
+    owner: RequestOutput
+
+
+class LLM:
+    """A model in this process. Keywords are the flags of `octavo serve`, with underscores.
+
+    Raises ConfigError, WeightError or CapacityError before anything is loaded. Use from one thread.
+    """
+
+    def __init__(self, model: str | None = None, **asked: Any) -> None:
+        from octavo.api.limits import Limits
+        from octavo.api.prompt import ChatTemplate, PromptMaker
+        from octavo.api.sampling import SamplingDefaults
+        from octavo.api.template_pool import TemplatePool
+        from octavo.launch.build import build_engine
+        from octavo.launch.plan import make_plan
+        from octavo.launch.text import chat_template, generation_config, load_codec
+
+        given = from_keywords(model, asked)
+        planned = make_plan(given)
+        plan = planned.resolved.engine
+        self.plan = plan
+        self._codec = load_codec(planned.source, given)
+        self._defaults = SamplingDefaults.read(generation_config(planned.source, given))
+        self._built = build_engine(planned.source, plan, lambda phase: None)
+        self._engine = self._built.engine
+        self.table = self._built.table  # rows [topic, choice, reason]: what runs and why
+        self._pool = TemplatePool(Limits(template_workers=1))
+        template = ChatTemplate(chat_template(planned.source, given), self._codec, self._pool)
+        self._prompts: PromptMaker = PromptMaker(
+            self._codec,
+            template,
+            max_model_len=plan.scheduler.max_model_len,
+            vocab_size=plan.vocab_size,
+        )
+        self._runner = asyncio.Runner()
+        self._random = random.Random(plan.seed)
+        self._num_requests = 0
+
+    # ---- use ------------------------------------------------------------------------------------
+
+    def default_sampling_params(self) -> SamplingParams:
+        """What applies when `generate` gets no parameters: the model's own defaults."""
+        values = {
+            name: getattr(self._defaults, name)
+            for name in self._defaults.__struct_fields__
+            if name in SamplingParams.__struct_fields__
+        }
+        return SamplingParams(**values, max_tokens=self._defaults.max_new_tokens or 16)
+
+    def generate(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Completes texts, lists of token ids, or {"prompt": ...} / {"prompt_token_ids": ...}.
+
+        Outputs come in the order of the prompts. Raises InvalidRequest before anything runs.
+        """
+        made = [self._runner.run(self._prompt(item)) for item in _listed(prompts)]
+        return self._run(made, sampling_params, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or each of several."""
+        from octavo.api.schema.chat import ChatFields
+
+        several = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        made = []
+        for conversation in several:
+            fields = ChatFields.model_validate(
+                {
+                    "messages": list(conversation),  # type: ignore[call-overload]
+                    "add_generation_prompt": add_generation_prompt and not continue_final_message,
+                    "continue_final_message": continue_final_message,
+                    "chat_template_kwargs": dict(chat_template_kwargs or {}),
+                }
+            )
+            made.append(self._runner.run(self._prompts.from_chat(fields)))
+        return self._run(made, sampling_params, use_tqdm)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets cached prefixes. False while a request runs."""
+        return self._engine.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Gives weights, KV memory, threads and helper processes back."""
+        self._pool.close()
+        self._runner.close()
+        self._built.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- requests in ----------------------------------------------------------------------------
+
+    async def _prompt(self, item: PromptInput) -> Prompt:
+        if isinstance(item, Mapping):
+            unknown = set(item) - {"prompt", "prompt_token_ids"}
+            if unknown or len(item) != 1:
+                raise InvalidRequest(
+                    f"a prompt has the keys {sorted(item)}",
+                    fix='give {"prompt": text} or {"prompt_token_ids": ids}',
+                )
+            item = next(iter(item.values()))
+        if isinstance(item, str):
+            return await self._prompts.from_text(item, add_special_tokens=True)
+        return self._prompts.from_ids(item)
+
+    def _run(
+        self,
+        prompts: list[Prompt],
+        given: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        params = self._params_for(len(prompts), given)
+        requests: list[EngineRequest] = []
+        choices: dict[str, _Choice] = {}
+        outputs = [
+            self._add(prompt, one, requests, choices) for prompt, one in zip(prompts, params, strict=True)
+        ]
+        for request in requests:
+            self._engine.add(request)
+        try:
+            self._pump(choices, len(outputs), use_tqdm)
+        except BaseException:
+            self._engine.abort(list(choices))  # Ctrl-C leaves a usable engine
+            while self._engine.has_work():
+                self._engine.pump(None)
+            raise
+        return outputs
+
+    def _params_for(
+        self, count: int, given: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[SamplingParams]:
+        if given is None:
+            given = self.default_sampling_params()
+        listed = [given] * count if isinstance(given, SamplingParams) else list(given)
+        if len(listed) != count:
+            raise InvalidRequest(
+                f"{count} prompts came with {len(listed)} sampling parameters", fix="give one each, or one"
+            )
+        for params in listed:
+            verify(params, vocab_size=self.plan.vocab_size, max_logprobs=self.plan.max_logprobs)
+        return listed
+
+    def _add(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        requests: list[EngineRequest],
+        choices: dict[str, _Choice],
+    ) -> RequestOutput:
+        """Makes one request for each choice, and the output that they fill."""
+        from octavo.api.prompt import room
+        from octavo.api.sampling import bad_word_ids, choice_seeds, eos_ids
+        from octavo.api.text.pipeline import ChoicePipeline
+
+        self._prompts.truncate(prompt, params.truncate_prompt_tokens, side="left")
+        max_tokens = room(len(prompt.ids), None, params.max_tokens, self.plan.scheduler.max_model_len)
+        params = msgspec.structs.replace(params, bad_words_ids=bad_word_ids(self._codec, params.bad_words))
+        self._num_requests += 1
+        owner = RequestOutput(str(self._num_requests - 1), prompt.text, prompt.ids, [])
+        seed = params.seed if params.seed is not None else self._random.getrandbits(62)
+        for index, choice_seed in enumerate(choice_seeds(seed, params.n)):
+            request_id = f"{owner.request_id}.{index}"
+            requests.append(
+                EngineRequest(
+                    id=request_id,
+                    prompt=prompt.ids,
+                    params=params,
+                    max_tokens=max_tokens,
+                    seed=choice_seed,
+                    eos_ids=eos_ids(self._codec, self._defaults, params),
+                )
+            )
+            output = CompletionOutput(index)
+            owner.outputs.append(output)
+            pipeline = ChoicePipeline(self._codec, params, index=index, prompt=prompt.ids)
+            choices[request_id] = _Choice(pipeline, output, owner)
+        return owner
+
+    # ---- outputs --------------------------------------------------------------------------------
+
+    def _pump(self, choices: dict[str, _Choice], num_prompts: int, use_tqdm: bool) -> None:
+        from tqdm import tqdm
+
+        open_choices = {id(c.owner): len(c.owner.outputs) for c in choices.values()}
+        num_tokens = 0
+        with tqdm(total=num_prompts, disable=not use_tqdm, unit="prompt", dynamic_ncols=True) as bar:
+            while self._engine.has_work():
+                for delta in self._engine.pump(None):
+                    num_tokens += len(delta.token_ids)
+                    owner = choices[delta.id].owner
+                    if self._take(choices[delta.id], delta):
+                        open_choices[id(owner)] -= 1
+                        if not open_choices[id(owner)]:
+                            owner.finished = True
+                            bar.set_postfix_str(
+                                f"{num_tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s"
+                            )
+                            bar.update()
+
+    def _take(self, choice: _Choice, delta: TokenDelta) -> bool:
+        """Adds a delta to its output. True when the engine has said its last word about the choice."""
+        output, owner = choice.output, choice.owner
+        was_finished = choice.pipeline.is_finished
+        event = choice.pipeline.feed(delta)
+        output.text += event.text
+        output.token_ids += event.token_ids
+        for entry in event.entries:
+            row = {entry.token_id: Logprob(entry.logprob, entry.rank, entry.spelling)}
+            for rank, other in enumerate(entry.top, 1):
+                row.setdefault(other.token_id, Logprob(other.logprob, rank, other.text))
+            output.logprobs = [*(output.logprobs or []), row]
+            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + entry.logprob
+        if event.prompt_logprobs is not None:
+            owner.prompt_logprobs = [self._scored(p) for p in event.prompt_logprobs]
+        if event.num_cached is not None and output.index == 0:
+            owner.num_cached_tokens = event.num_cached
+        if event.error is not None:
+            raise EngineDead(event.error)
+        if event.finish is not None:
+            output.finish_reason, output.stop_reason = event.finish, event.stop_reason
+            if delta.finish is None and not was_finished:  # a stop string: the engine does not know yet
+                self._engine.abort([delta.id])
+        if delta.finish is not None and output.index == 0:
+            owner.record = delta.record
+        return delta.finish is not None
+
+    def _scored(self, scored: TokenLogprobs | None) -> dict[int, Logprob] | None:
+        if scored is None:
+            return None
+        row = {scored.token_id: Logprob(scored.logprob, scored.rank, self._decoded(scored.token_id))}
+        for rank, (token_id, logprob) in enumerate(zip(scored.top_ids, scored.top_logprobs, strict=True), 1):
+            row.setdefault(token_id, Logprob(logprob, rank, self._decoded(token_id)))
+        return row
+
+    def _decoded(self, token_id: int) -> str:
+        from octavo.api.text.pipeline import spell
+
+        return spell(self._codec.token_bytes(token_id), is_special=self._codec.is_special(token_id))
+
+
+def _listed(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:
+    """One prompt or several: a list of ints is one."""
+    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
