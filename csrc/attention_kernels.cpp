@@ -246,13 +246,18 @@ OCTAVO_INLINE int first_key(const Shape& s, int position) {
     return s.window > 0 && position >= s.window ? position - s.window + 1 : 0;
 }
 
+// The place of a token in its request's KV. (Step::positions serves rope, and may differ.)
+OCTAVO_INLINE int place_of(const Step& step, int64_t row, int token) {
+    return step.context_lens[row] + token - step.row_starts[row];
+}
+
 OCTAVO_INLINE Tile tile_at(const Shape& s, const Step& step, int64_t row, int token) {
     Tile t;
     t.row = row, t.token = token;
     const int left = step.row_starts[row + 1] - token;
     t.queries = left < s.queries ? left : s.queries;
-    t.first_group = first_key(s, step.positions[token]) / LANES;
-    t.last_group = step.positions[token + t.queries - 1] / LANES;
+    t.first_group = first_key(s, place_of(step, row, token)) / LANES;
+    t.last_group = place_of(step, row, token + t.queries - 1) / LANES;
     t.first_split = t.first_group / SPLIT_GROUPS;
     t.splits = t.last_group / SPLIT_GROUPS - t.first_split + 1;
     t.cost = (t.last_group - t.first_group + 1) * group_cost(s, t.queries);
@@ -376,7 +381,7 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
 
     const int keys = groups * LANES, start = first_group * LANES;
     for (int r = 0; r < rows; ++r) {
-        const int position = step.positions[t.token + r / s.per_kv];
+        const int position = place_of(step, t.row, t.token + r / s.per_kv);
         const int first = first_key(s, position) - start, last = position + 1 - start;
         softmax_row<D>(scores + int64_t(r) * S_STRIDE, keys, first < 0 ? 0 : first, last < 0 ? 0 : last < keys ? last : keys, s.cap,
                        out.maxima + r, out.totals + r);

@@ -1,7 +1,5 @@
 // Python face of every op but linear and logits: functions that append an op to a Program, and the sampler
 // on its own. Checks widths, rows and ranges; kernels trust them.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -15,17 +13,16 @@
 #include <tuple>
 #include <vector>
 
+#include "bind.h"
 #include "dequant.h"
 #include "ops.h"
 #include "program.h"
-
-namespace nb = nanobind;
 
 namespace octavo {
 
 namespace {
 
-using Floats = std::vector<float>;
+using Floats = Array1<const float>;
 
 [[noreturn]] void refuse(const std::string& name, const std::string& why) {
     throw std::invalid_argument("op '" + name + "': " + why);
@@ -51,8 +48,9 @@ void finite(const std::string& name, const char* what, double value) {
 }
 
 const float* vector(Program& p, const std::string& name, const char* what, const Floats& values, int64_t width) {
-    want(int64_t(values.size()) == width, name, std::string(what) + " has " + str(int64_t(values.size())) + " elements, not " + str(width));
-    return p.floats(values.data(), values.size());
+    const int64_t n = int64_t(values.shape(0));
+    want(n == width, name, std::string(what) + " has " + str(n) + " elements, not " + str(width));
+    return p.floats(values.data(), size_t(n));
 }
 
 Op op_of(OpFn fn, std::initializer_list<Buffer> in, std::initializer_list<Buffer> out) {
@@ -356,58 +354,63 @@ nb::tuple score(In<float> logits, In<int32_t> targets, int top, const std::strin
 
 void bind_ops(nb::module_& m) {
     using namespace nb::literals;
-    m.def("embed", embed, "program"_a, "name"_a, "y"_a, "type"_a, "data"_a, "rows"_a, "scale"_a = 1.0f,
+    const nb::handle program = nb::type<Program>();
+    // The ops become methods of Program, which bind_program.cpp has defined.
+    const auto def = [&](const char* kind, auto&& fn, auto... extra) {
+        nb::cpp_function_def(fn, nb::scope(program), nb::name(kind), nb::is_method(), extra...);
+    };
+    def("embed", embed, "name"_a, "y"_a, "type"_a, "data"_a, "rows"_a, "scale"_a = 1.0f,
           "Rows of a table in the file's own format (a ggml type name and its bytes, kept alive).");
-    m.def("gather_rows", gather_rows, "program"_a, "name"_a, "x"_a, "y"_a);
+    def("gather_rows", gather_rows, "name"_a, "x"_a, "y"_a);
     const auto binary = [&](const char* kind, OpFn ElementwiseKernels::*fn) {
-        m.def(
+        def(
             kind,
             [fn](Program& p, const std::string& name, const Buffer& a, const Buffer& b, const Buffer& y) {
                 add_binary(p, name, elementwise(p, name).*fn, a, b, y);
             },
-            "program"_a, "name"_a, "a"_a, "b"_a, "y"_a);
+            "name"_a, "a"_a, "b"_a, "y"_a);
     };
     binary("add", &ElementwiseKernels::add);
     binary("mul", &ElementwiseKernels::mul);
     binary("silu_mul", &ElementwiseKernels::silu_mul);
     binary("gelu_mul", &ElementwiseKernels::gelu_mul);
-    m.def(
+    def(
         "scale",
         [](Program& p, const std::string& name, const Buffer& x, const Buffer& y, float factor) {
             add_unary(p, name, elementwise(p, name).scale, x, y, factor, 0);
         },
-        "program"_a, "name"_a, "x"_a, "y"_a, "factor"_a);
-    m.def(
+        "name"_a, "x"_a, "y"_a, "factor"_a);
+    def(
         "soft_cap",
         [](Program& p, const std::string& name, const Buffer& x, const Buffer& y, float cap) {
             want(cap > 0, name, "cap must be above 0");
             add_unary(p, name, elementwise(p, name).soft_cap, x, y, cap, 0);
         },
-        "program"_a, "name"_a, "x"_a, "y"_a, "cap"_a);
-    m.def(
+        "name"_a, "x"_a, "y"_a, "cap"_a);
+    def(
         "act",
         [](Program& p, const std::string& name, const Buffer& x, const Buffer& y, const std::string& fn) {
             add_unary(p, name, elementwise(p, name).act, x, y, 0, activation(name, fn));
         },
-        "program"_a, "name"_a, "x"_a, "y"_a, "fn"_a);
-    m.def(
+        "name"_a, "x"_a, "y"_a, "fn"_a);
+    def(
         "rms_norm",
         [](Program& p, const std::string& name, const Buffer& x, const Buffer& y, const Floats& weight, float eps, float offset, int group) {
             p.add_op(norm_op(p, name, norms(p, name).rms_norm, {x}, {y}, weight, eps, offset, group), name);
         },
-        "program"_a, "name"_a, "x"_a, "y"_a, "weight"_a, "eps"_a, "offset"_a = 0.0f, "group"_a = 0);
-    m.def(
+        "name"_a, "x"_a, "y"_a, "weight"_a, "eps"_a, "offset"_a = 0.0f, "group"_a = 0);
+    def(
         "add_rms_norm",
         [](Program& p, const std::string& name, const Buffer& x, const Buffer& residual, const Buffer& sum, const Buffer& y,
            const Floats& weight, float eps, float offset) {
             p.add_op(norm_op(p, name, norms(p, name).add_rms_norm, {x, residual}, {sum, y}, weight, eps, offset, 0), name);
         },
-        "program"_a, "name"_a, "x"_a, "residual"_a, "sum"_a, "y"_a, "weight"_a, "eps"_a, "offset"_a = 0.0f);
-    m.def("layer_norm", layer_norm, "program"_a, "name"_a, "x"_a, "y"_a, "weight"_a, "bias"_a.none(), "eps"_a);
-    m.def("rope", rope, "program"_a, "name"_a, "q"_a, "k"_a, "q_out"_a, "k_out"_a, "head_dim"_a, "rotary_dim"_a, "inv_freq"_a,
+        "name"_a, "x"_a, "residual"_a, "sum"_a, "y"_a, "weight"_a, "eps"_a, "offset"_a = 0.0f);
+    def("layer_norm", layer_norm, "name"_a, "x"_a, "y"_a, "weight"_a, "bias"_a.none(), "eps"_a);
+    def("rope", rope, "name"_a, "q"_a, "k"_a, "q_out"_a, "k_out"_a, "head_dim"_a, "rotary_dim"_a, "inv_freq"_a,
           "attention_factor"_a = 1.0, "interleaved"_a = false);
-    m.def("kv_write", kv_write, "program"_a, "name"_a, "k"_a, "v"_a, "group"_a, "index"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a);
-    m.def("attend", attend, "program"_a, "name"_a, "q"_a, "y"_a, "group"_a, "index"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a,
+    def("kv_write", kv_write, "name"_a, "k"_a, "v"_a, "group"_a, "index"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a);
+    def("attend", attend, "name"_a, "q"_a, "y"_a, "group"_a, "index"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a,
           "scale"_a, "window"_a = 0, "softcap"_a = 0.0f, "sinks"_a.none() = nb::none());
     m.def("sample", sample, "logits"_a, "batch"_a, "isa"_a = "",
           "Draws from logits [S, vocab] as SamplingBatch says: token ids, logprobs, ranks, top ids, top logprobs.");

@@ -151,9 +151,11 @@ void bind_program(nb::module_& m) {
         .def("logits", [](Program& p, const std::string& name, const Buffer& x, const PyWeight& w, float softcap) {
             add_logits(p, name, x, w.weight, softcap);
         }, nb::arg("name"), nb::arg("x"), nb::arg("weight"), nb::arg("softcap") = 0.0f)
-        .def("io", [](nb::object self, const std::string& name) { return io(self, name); }, nb::arg("name"))
+        .def("io", [](nb::object self, const std::string& name) { return io(self, name); }, nb::arg("name"),
+             nb::sig("def io(self, name: str) -> NDArray[typing.Any]"), "A metadata array, in place.")
         .def("io_names", &Program::array_names)
-        .def("set_array", &set_array, nb::arg("name"), nb::arg("array").none())
+        .def("set_array", &set_array, nb::arg("name"), nb::arg("array").none(),
+             nb::sig("def set_array(self, name: str, array: NDArray[typing.Any] | None) -> None"))
         .def_prop_rw("processed_logprobs", [](const Program& p) { return p.sampler.processed_logprobs; },
                      [](Program& p, bool on) { p.sampler.processed_logprobs = on; })
         .def("set_kv", &set_kv, nb::arg("array"), nb::arg("block_bytes"))
@@ -180,7 +182,7 @@ void bind_program(nb::module_& m) {
             d["scratch"] = p.scratch_bytes();
             d["kv"] = p.block_bytes() * p.num_blocks();
             return d;
-        });
+        }, nb::sig("def memory(self) -> dict[str, int]"), "Bytes by name.");
 }
 
 }  // namespace octavo

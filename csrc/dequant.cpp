@@ -187,8 +187,7 @@ float f16_to_f32(uint16_t h) {
     uint32_t bits = uint32_t(h & 0x7fff) << 13;
     float f;
     if ((h & 0x7c00) == 0x7c00) {
-        bits |= 0x7f800000;
-        if (h & 0x3ff) bits |= 0x00400000;  // a signalling NaN becomes quiet, as the hardware does it
+        bits |= 0x7f800000;  // infinities and NaNs
     } else {
         std::memcpy(&f, &bits, 4);
         f *= 5.192296858534828e+33f;  // 2^112 moves the exponent's bias; exact

@@ -99,7 +99,7 @@ void kv_write(const Op& op, const Step& step, const Ctx& ctx) {
     for (int64_t j = mine.first; j < mine.last; ++j) {
         const int64_t t = j / heads, h = j % heads;
         const int64_t row = step.token_rows[t];
-        const int position = step.positions[t], slot = position % block_size;
+        const int position = step.context_lens[row] + int(t) - step.row_starts[row], slot = position % block_size;
         const int64_t id = tables[row * step.table_width + position / block_size];
         char* block = step.kv + id * step.block_bytes + (int64_t(op.i[KV_INDEX]) * heads + h) * 2 * half;
         const float* k = op.in[0].f32(t) + h * head_dim;

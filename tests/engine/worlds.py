@@ -74,11 +74,11 @@ class World:
         self.check_state = check_state
         self.rng = rng = random.Random(seed)
         self.check_reads = check_reads
-        self.block_size = rng.choice((1, 2, 3, 4, 4, 8))
+        self.block_size = rng.choice((1, 2, 2, 3, 4, 4, 8))
         self.windows = self._windows()
         self.depth = rng.choice((1, 2, 2, 2, 3))
         self.is_whimsical = rng.random() < 0.1
-        self.max_model_len = rng.randint(12, 40)
+        self.max_model_len = rng.randint(12, 48)
         chunked = rng.random() < 0.85
         budget = rng.choice((1, 2, 3, 5, 8, 16, 32)) if chunked else rng.randint(self.max_model_len, 64)
         self.plan = make_plan(
@@ -91,7 +91,7 @@ class World:
             max_model_len=self.max_model_len,
             policy=rng.choice(("fcfs", "priority")),
             long_prefill_token_threshold=rng.choice((0, 0, 0, 2, 5)) if chunked else 0,
-            reserve_full_prompt=rng.random() < 0.8,
+            reserve_full_prompt=rng.random() < 0.7,
             watermark_frac=rng.choice((0.0, 0.0, 0.1)),
             pipeline_depth=self.depth,
             enable_chunked_prefill=chunked,
@@ -115,8 +115,9 @@ class World:
     def _num_blocks(self) -> int:
         """From hardly one request to plenty."""
         widest = -(-self.max_model_len // self.block_size)
-        low = max(len(self.windows), widest // 2)
-        return self.rng.randint(low, self.rng.choice((2, 2, 6)) * widest * len(self.windows))
+        low = max(1, widest // 2)
+        high = self.rng.choice((widest, 2 * widest, 6 * widest))
+        return self.rng.randint(low * len(self.windows), high * len(self.windows))
 
     def _start(self) -> tuple[Engine, GlassWorker]:
         rng, options = self.rng, {}
@@ -144,8 +145,8 @@ class World:
         rng = self.rng
         prompt = self._prompt()
         if rng.random() < 0.95:
-            prompt = prompt[: self.engine.max_len - 1]
-        max_tokens = rng.randint(1, 20)
+            prompt = prompt[: rng.randint(1, self.engine.max_len - 1)]
+        max_tokens = rng.choice((rng.randint(1, 6), rng.randint(6, 30)))
         params = SamplingParams(
             min_tokens=rng.choice((0, 0, 0, min(max_tokens, 5))),
             stop_token_ids=rng.choice(([], [], [rng.randrange(VOCAB)])),
@@ -208,12 +209,12 @@ class World:
                 self.add()
                 to_add -= 1
             dice = rng.random()
-            if dice < 0.04 and self.requests:
+            if dice < 0.02 and self.requests:
                 self.abort()
-            elif dice < 0.06:
+            elif dice < 0.03:
                 idle = self.engine.cache.pool.num_free == self.engine.cache.pool.num_blocks
                 assert self.engine.reset_prefix_cache() == idle
-            elif dice < 0.09 and restarts:
+            elif dice < 0.06 and restarts:
                 self.restart()
             self.turn()
             if not to_add and not self.engine.has_work():

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from octavo import env
 from octavo.executors.base import ExecutorOptions, SamplingBatch, StepBatch
 from octavo.executors.registry import create
 from octavo.models.registry import build_program, weights_of
 from octavo.program.passes import fuse, gather_early, plan_memory
 from octavo.program.program import Program
+from octavo.util import cpus
 from octavo.weights.load import check_tensors, open_model
 from octavo.weights.source import ModelSource
 from octavo.wire.layout import KVLayout
@@ -71,7 +73,8 @@ class Setup:
     max_rows: int = 256
     num_blocks: int = 256
     max_blocks_per_row: int = 64
-    isa: str | None = None
+    num_threads: int = 1
+    isa: str | None = None  # None = the best
 
 
 class Runner:
@@ -82,13 +85,13 @@ class Runner:
         self.source = source
         self.program = make_program(source, self.setup)
         self.executor = create(name)
-        isa = self.setup.isa or ("torch" if name == "torch" else _best_isa())
+        isa = self.setup.isa or ("torch" if name == "torch" else env.isa() or cpus.isas()[-1])
         options = ExecutorOptions(
             weights=self.setup.weights,
             max_tokens=self.setup.max_tokens,
             max_rows=self.setup.max_rows,
             max_blocks_per_row=self.setup.max_blocks_per_row,
-            num_threads=2,
+            num_threads=self.setup.num_threads,
             isa=isa,
             optimization_level=self.setup.level,
         )
@@ -191,9 +194,3 @@ def make_program(source: ModelSource, setup: Setup) -> Program:
 
 def open_runner(name: str, path: str, setup: Setup | None = None) -> Runner:
     return Runner(name, open_model(path), setup)
-
-
-def _best_isa() -> str:
-    from octavo.kernels import best_isa
-
-    return best_isa()

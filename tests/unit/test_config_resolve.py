@@ -43,7 +43,8 @@ MODEL = ModelFacts(
     kv_heads=3,
     head_dim=64,
     arena_bytes_per_token=20_000,
-    arena_bytes_per_sample=200_000,
+    arena_bytes_per_row=200_000,
+    arena_bytes_fixed=12 * MIB,
 )  # fmt: skip
 
 

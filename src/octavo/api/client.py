@@ -31,8 +31,8 @@ from octavo.wire.messages import (
     Ready,
     Reply,
     RequestRecord,
-    TokenDelta,
     ToEngine,
+    TokenDelta,
 )
 
 log = logging.getLogger("octavo.api")
@@ -253,7 +253,9 @@ class EngineClient:
         live.is_sent = False
         crashes = live.request.crashes + 1
         if crashes >= MAX_CRASHES:
-            self._fail(live, f"the engine ended {crashes} times while it ran this request; it is not tried again")
+            self._fail(
+                live, f"the engine ended {crashes} times while it ran this request; it is not tried again"
+            )
         else:
             live.request = msgspec.structs.replace(live.request, crashes=crashes)
 

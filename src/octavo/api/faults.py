@@ -83,7 +83,9 @@ def install(app: FastAPI) -> None:
             error = HTTPException(404, f"there is no route {path}; GET /server_info lists what runs")
         elif status == 405:
             allowed = (getattr(error, "headers", None) or {}).get("Allow", "")
-            error = HTTPException(405, f"{path} takes {allowed or 'another method'}", getattr(error, "headers", None))
+            error = HTTPException(
+                405, f"{path} takes {allowed or 'another method'}", getattr(error, "headers", None)
+            )
         return error_response(error)
 
     async def on_schema(request: Request, error: Exception) -> JSONResponse:

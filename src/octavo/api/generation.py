@@ -68,9 +68,7 @@ class Generation:
         self._salt = salt
         self._priority = priority
         self._arrival = time.monotonic() if arrival is None else arrival
-        lengths = [
-            room(len(p.ids), asked_tokens, default_tokens, state.max_model_len) for p in prompts
-        ]
+        lengths = [room(len(p.ids), asked_tokens, default_tokens, state.max_model_len) for p in prompts]
         if params.min_tokens > min(lengths):
             raise InvalidRequest(
                 f"min_tokens is {params.min_tokens}; at most {min(lengths)} tokens can follow this prompt",
@@ -237,9 +235,7 @@ def salt_of(api_key: str | None, cache_salt: str | None, *, shared: bool) -> str
     return "|".join(parts) or None
 
 
-async def first_event(
-    events: AsyncIterator[ChoiceEvent],
-) -> ChoiceEvent:
+async def first_event(events: AsyncIterator[ChoiceEvent]) -> ChoiceEvent:
     """The first event. Raises InvalidRequest (500) when it is an error: nothing was sent, so HTTP can say so."""
     event = await anext(events)
     if event.error is not None and not event.text:

@@ -15,7 +15,28 @@ from prometheus_client.registry import Collector
 from octavo.api.client import EngineClient
 from octavo.api.records import RequestLog
 
-_FAST_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+_FAST_S = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+)
 _TTFT_S = (*_FAST_S, 640, 2560)
 _GAP_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _LONG_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
@@ -84,7 +105,9 @@ class _EngineGauges(Collector):
         yield self._counter("prefix_cache_hits", "prompt tokens found", total("prefix_hits"))
         yield self._counter("num_preemptions", "preemptions", total("preemptions"))
         recomputed = total("recomputed_tokens")
-        yield self._counter("recomputed_tokens", "computed again after preemption; never hits", recomputed, "octavo")
+        yield self._counter(
+            "recomputed_tokens", "computed again after preemption; never hits", recomputed, "octavo"
+        )
         yield self._counter("engine_restarts", "engine deaths survived", self._client.restarts, "octavo")
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:

@@ -19,9 +19,12 @@ from octavo.api.text.codec import TextCodec
 from octavo.errors import InvalidRequest
 
 RESERVED_KWARGS = frozenset(
-    "add_generation_prompt bos_token chat_template continue_final_message conversation documents eos_token "
-    "loop max_length messages padding raise_exception return_assistant_tokens_mask return_dict return_tensors "
-    "self strftime_now template_kwargs tokenize tokenizer_kwargs tools truncation varargs kwargs caller".split()
+    (
+        "add_generation_prompt bos_token caller chat_template continue_final_message conversation documents "
+        "eos_token kwargs loop max_length messages padding raise_exception return_assistant_tokens_mask "
+        "return_dict return_tensors self strftime_now template_kwargs tokenize tokenizer_kwargs tools "
+        "truncation varargs"
+    ).split()
 )
 _CUT = "\u2063octavo-continue\u2063"
 _INLINE_CHARS = 4_096  # longer texts are encoded beside the event loop
@@ -124,11 +127,10 @@ class ChatTemplate:
 
 
 def _named_tokens(codec: TextCodec) -> dict[str, str]:
-    named = {"bos_token": codec.bos_id, "eos_token": min(codec.eos_ids, default=None)}
-    return {
-        name: "" if i is None else codec.token_bytes(i).decode("utf-8", "replace")
-        for name, i in named.items()
-    }
+    """bos_token and eos_token by id, then the names that the tokenizer itself has for its special tokens."""
+    ids = {"bos_token": codec.bos_id, "eos_token": min(codec.eos_ids, default=None)}
+    names = {n: "" if i is None else codec.token_bytes(i).decode("utf-8", "replace") for n, i in ids.items()}
+    return names | dict(getattr(codec, "special_texts", {}))
 
 
 def _adds_turn(fields: ChatFields) -> bool:
@@ -223,7 +225,10 @@ def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:
 def _mark_end(messages: list[dict[str, Any]]) -> None:
     last = messages[-1]
     if isinstance(last["content"], list):
-        last["content"] = [*last["content"][:-1], {"type": "text", "text": last["content"][-1]["text"] + _CUT}]
+        last["content"] = [
+            *last["content"][:-1],
+            {"type": "text", "text": last["content"][-1]["text"] + _CUT},
+        ]
     else:
         last["content"] += _CUT
 
@@ -332,7 +337,9 @@ def room(num_prompt: int, asked: int | None, default: int | None, max_model_len:
     if num_prompt == 0:
         raise InvalidRequest("the prompt has no tokens; at least 1 is needed", param="prompt")
     if left < 1 or (asked is not None and asked > left):
-        wanted = f" and {asked} were asked for (max_tokens)" if asked is not None else ", which leaves no room"
+        wanted = (
+            f" and {asked} were asked for (max_tokens)" if asked is not None else ", which leaves no room"
+        )
         raise InvalidRequest(
             f"the context has {max_model_len} tokens; the prompt has {num_prompt}{wanted}",
             param="max_tokens" if asked is not None and left >= 1 else "prompt",

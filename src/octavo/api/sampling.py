@@ -96,7 +96,7 @@ def build_params(
         params = msgspec.structs.replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
     verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
     if params.bad_words:
-        params = msgspec.structs.replace(params, bad_words_ids=_bad_words(codec, params.bad_words))
+        params = msgspec.structs.replace(params, bad_words_ids=bad_word_ids(codec, params.bad_words))
         verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
     return params, notes
 
@@ -107,9 +107,7 @@ def _check_sizes(body: GenerationBody, limits: Limits) -> None:
             f"stop has {len(body.stop)} strings; allowed are {limits.max_stop_strings}", param="stop"
         )
     if sum(map(len, body.stop)) > limits.max_stop_chars:
-        raise InvalidRequest(
-            f"stop has more than {limits.max_stop_chars} characters in all", param="stop"
-        )
+        raise InvalidRequest(f"stop has more than {limits.max_stop_chars} characters in all", param="stop")
     if len(body.bad_words) > MAX_BAD_WORDS:
         raise InvalidRequest(
             f"bad_words has {len(body.bad_words)} entries; allowed are {MAX_BAD_WORDS}", param="bad_words"
@@ -133,7 +131,7 @@ def _logit_bias(given: dict[str, float] | None) -> dict[int, float] | None:
     return bias
 
 
-def _bad_words(codec: TextCodec, words: Sequence[str]) -> list[list[int]]:
+def bad_word_ids(codec: TextCodec, words: Sequence[str]) -> list[list[int]]:
     """Each word as it stands at the start of a text and after a space."""
     found: list[list[int]] = []
     for word in words:

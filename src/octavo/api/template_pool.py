@@ -90,7 +90,10 @@ class TemplatePool:
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
         self._is_closed = False
-        self._threads = ThreadPoolExecutor(self._limits.template_workers, thread_name_prefix="octavo-template")
+        self._is_warm = False
+        self._threads = ThreadPoolExecutor(
+            self._limits.template_workers, thread_name_prefix="octavo-template"
+        )
 
     def run(self, job: dict[str, Any]) -> Any:
         """The answer's value. Raises InvalidRequest when the template fails or passes a limit."""
@@ -101,7 +104,8 @@ class TemplatePool:
         except TimeoutError:
             worker.close()
             raise InvalidRequest(
-                f"the chat template took longer than {self._limits.max_template_seconds:g} s", param="messages"
+                f"the chat template took longer than {self._limits.max_template_seconds:g} s",
+                param="messages",
             ) from None
         except EOFError:
             worker.close()
@@ -117,8 +121,10 @@ class TemplatePool:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.run, job)
 
     def warm(self) -> None:
-        """Starts a worker beside what the caller does next."""
-        self._threads.submit(lambda: self._give(self._take()))
+        """Starts the first worker beside what the caller does next; later calls do nothing."""
+        if not self._is_warm:
+            self._is_warm = True
+            self._threads.submit(lambda: self._give(self._take()))
 
     def _take(self) -> _Worker:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.config.asked import ENGINE_TOPICS
+from octavo.config.facts import WeightRow
 from octavo.config.load import Parser, add_options, parse
 
 
@@ -26,9 +27,19 @@ def main(argv: list[str]) -> int:
     planned = make_plan(asked)
     plan = planned.resolved.engine
     print(render(plan.table, indent=""))
-    formats = planned.model.weight_formats.get(plan.executor.weights)
-    if formats:
-        print("\nweights: in the file -> packed\n" + render(formats))
+    print("\nweights: in the file -> packed")
+    print(render(weight_table(planned.model.weight_rows[plan.executor.weights])))
     if not given.no_program:
         print("\n" + dump(build_program(planned.source, plan)))
     return 0
+
+
+def weight_table(rows: list[WeightRow]) -> list[list[str]]:
+    head = ["in the file", "tensors", "bytes", "packed as", "bytes", "loss"]
+    return [
+        head,
+        *(
+            [r.file_type, str(r.tensors), f"{r.file_bytes:,}", r.packed, f"{r.packed_bytes:,}", r.loss]
+            for r in rows
+        ),
+    ]

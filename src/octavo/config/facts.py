@@ -23,6 +23,17 @@ class KVGroupFacts(msgspec.Struct, frozen=True):
     window: int  # 0 = all
 
 
+class WeightRow(msgspec.Struct, frozen=True):
+    """Tensors of one type of the file, and what they are packed into."""
+
+    file_type: str
+    packed: str
+    loss: str
+    tensors: int
+    file_bytes: int
+    packed_bytes: int
+
+
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Read from headers only; no tensor is touched. Bytes are those of the executor's packed forms."""
 
@@ -35,13 +46,12 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     max_position: int
     parameters: int
-    weight_bytes: dict[str, int]  # by --quantization / dtype choice: "file" "f32" "f16" "bf16" "w8" "w4"
-    weight_formats: dict[
-        str, list[list[str]]
-    ] = {}  # choice -> rows [file type -> packed form, bytes, exact or not]
+    weight_bytes: dict[str, int]  # by ExecutorPlan.weights: "file" "f32" "f16" "bf16" "w8" "w4"
+    weight_rows: dict[str, list[WeightRow]] = {}  # the same, by type of the file
     kv_groups: tuple[KVGroupFacts, ...]
     kv_layers_per_block: int
     kv_heads: int
     head_dim: int
-    arena_bytes_per_token: int
-    arena_bytes_per_sample: int
+    arena_bytes_per_token: int  # of --max-num-batched-tokens
+    arena_bytes_per_row: int  # of --max-num-seqs: sampling rows, counts for penalties
+    arena_bytes_fixed: int

@@ -228,7 +228,9 @@ def _budget(model: ModelFacts, machine: MachineFacts, weights: str, max_tokens: 
     budget = Budget(
         total=machine.memory_bytes,
         weights=model.weight_bytes[weights],
-        arena=max_tokens * model.arena_bytes_per_token + max_seqs * model.arena_bytes_per_sample,
+        arena=max_tokens * model.arena_bytes_per_token
+        + max_seqs * model.arena_bytes_per_row
+        + model.arena_bytes_fixed,
         process=PROCESS_BYTES,
         reserve=int(machine.memory_bytes * RESERVE_FRAC),
     )

@@ -77,6 +77,7 @@ class Engine:
             self.cache,
             self.cache,
             watermark_blocks=int(plan.scheduler.watermark_frac * plan.cache.num_blocks),
+            growth_blocks=len(layout.groups),
             gates=gates,
             limits=limits,
             max_passed=max_passed,

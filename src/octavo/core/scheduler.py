@@ -92,6 +92,7 @@ class Scheduler:
         source: PrefixSource,
         *,
         watermark_blocks: int = 0,
+        growth_blocks: int = 1,
         gates: Sequence[Gate] = (),
         limits: Sequence[Limit] = (),
         max_passed: int = MAX_PASSED,
@@ -105,6 +106,7 @@ class Scheduler:
         self._pool = pool
         self._source = source
         self._watermark = watermark_blocks
+        self._growth = growth_blocks  # what a running request takes when it grows
         self._gates = tuple(gates)
         own = (LongPrefill(plan.long_prefill_token_threshold),) if plan.long_prefill_token_threshold else ()
         self._limits: tuple[Limit, ...] = (*own, *limits)
@@ -286,7 +288,7 @@ class Scheduler:
             if verdict is Verdict.STOP:
                 break
             if request.drawn:
-                continue  # preempted while a token of it is in flight: that one arrives first
+                break  # preempted while a token of it is in flight: that one arrives first
             match = self._source.match(request)
             want = len(request.tokens) - match.num_tokens
             count = self._grant(request, want, draft)
@@ -295,14 +297,16 @@ class Scheduler:
                     break
                 continue
             if not self._fits(request, match, count):
-                if request.num_passed >= self._max_passed:
-                    break
+                if request.num_passed >= self._max_passed or request.state is State.PREEMPTED:
+                    break  # it holds the line: passed often enough, or older than all who wait
                 too_big.append(request)
                 continue
             held.pop()
+            self._start(request, match, count, draft, now)
             for passed in too_big:
                 passed.num_passed += 1
-            self._start(request, match, count, draft, now)
+            if any(passed.num_passed >= self._max_passed for passed in too_big):
+                break
         for request in held:
             self.waiting.push(request)
 
@@ -322,7 +326,12 @@ class Scheduler:
         return Verdict.GO
 
     def _fits(self, request: Request, match: Match, count: int) -> bool:
-        keep_free = self._watermark if self.running else 0
+        keep_free = 0
+        if self.running:
+            # Who was preempted before comes back later each time, when the others have room to grow:
+            # else it would be their victim again at once, and its prompt computed for nothing.
+            growth = self._growth * len(self.running) * request.record.num_preemptions
+            keep_free = self._watermark + growth
         return self._pool.fits(request, match, self._to_reserve(request, match, count), keep_free)
 
     def _to_reserve(self, request: Request, match: Match, count: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from octavo.kernels import native
+from octavo.executors.base import F32
+from octavo.kernels.native import Buffer, Program
 from octavo.program.program import Op
 
 if TYPE_CHECKING:
@@ -22,22 +23,19 @@ class Recorder:
         self.attrs: Any = op.attrs  # the builder checked names and types against the op table
 
     @property
-    def outputs(self) -> list[native.Buffer]:
+    def outputs(self) -> list[Buffer]:
         return [self.executor.views[b] for b in self.op.outputs]
 
-    def vector(self, index: int) -> list[float] | None:
-        if index >= len(self.op.weights):
-            return None
-        values: list[float] = self.executor.vector(self.op.weights[index]).tolist()
-        return values
+    def vector(self, index: int) -> F32 | None:
+        return self.executor.vector(self.op.weights[index]) if index < len(self.op.weights) else None
 
-    def required(self, index: int) -> list[float]:
+    def required(self, index: int) -> F32:
         values = self.vector(index)
         if values is None:
             raise ValueError(f"op {self.name!r} has no weight {index}")
         return values
 
-    def product(self) -> native.Buffer:
+    def product(self) -> Buffer:
         """The one buffer that a product fills: the output, or the parent of the outputs."""
         first = self.executor.buffer(self.op.outputs[0])
         return self.executor.views[first.id if first.parent is None or len(self.op.outputs) == 1 else first.parent]
@@ -51,19 +49,17 @@ class Recorder:
 
 def _embed(r: Recorder) -> None:
     raw = r.executor.read(r.op.weights[0].name)
-    native.embed(r.core, r.name, r.outputs[0], raw.info.type, raw.data, raw.info.shape[0], r.attrs["scale"])
+    r.core.embed(r.name, r.outputs[0], raw.info.type, raw.data, raw.info.shape[0], r.attrs["scale"])
 
 
 def _linear(r: Recorder) -> None:
-    bias = r.executor.vector(r.op.weights[1]) if len(r.op.weights) > 1 else None
     residual = r.inputs[1] if r.attrs["residual"] else None
-    r.core.linear(r.name, r.inputs[0], r.product(), r.executor.matrix(r.op.weights[0]), bias, residual)
+    r.core.linear(r.name, r.inputs[0], r.product(), r.executor.matrix(r.op.weights[0]), r.vector(1), residual)
 
 
 def _linear_gated(r: Recorder) -> None:
-    bias = r.executor.vector(r.op.weights[1]) if len(r.op.weights) > 1 else None
     weight = r.executor.matrix(r.op.weights[0])
-    r.core.linear(r.name, r.inputs[0], r.outputs[0], weight, bias, None, r.attrs["fn"])
+    r.core.linear(r.name, r.inputs[0], r.outputs[0], weight, r.vector(1), None, r.attrs["fn"])
 
 
 def _logits(r: Recorder) -> None:
@@ -72,23 +68,21 @@ def _logits(r: Recorder) -> None:
 
 def _rms_norm(r: Recorder) -> None:
     a = r.attrs
-    native.rms_norm(r.core, r.name, r.inputs[0], r.outputs[0], r.required(0), a["eps"], a["offset"], a["group"])
+    r.core.rms_norm(r.name, r.inputs[0], r.outputs[0], r.required(0), a["eps"], a["offset"], a["group"])
 
 
 def _add_rms_norm(r: Recorder) -> None:
     a = r.attrs
-    native.add_rms_norm(r.core, r.name, *r.inputs, *r.outputs, r.required(0), a["eps"], a["offset"])
+    r.core.add_rms_norm(r.name, *r.inputs, *r.outputs, r.required(0), a["eps"], a["offset"])
 
 
 def _layer_norm(r: Recorder) -> None:
-    native.layer_norm(r.core, r.name, r.inputs[0], r.outputs[0], r.required(0), r.vector(1), r.attrs["eps"])
+    r.core.layer_norm(r.name, r.inputs[0], r.outputs[0], r.required(0), r.vector(1), r.attrs["eps"])
 
 
 def _rope(r: Recorder) -> None:
     a = r.attrs
-    native.rope(
-        r.core,
-        r.name,
+    r.core.rope(r.name,
         *r.inputs,
         *r.outputs,
         a["head_dim"],
@@ -100,14 +94,12 @@ def _rope(r: Recorder) -> None:
 
 
 def _kv_write(r: Recorder) -> None:
-    native.kv_write(r.core, r.name, *r.inputs, **r.place())
+    r.core.kv_write(r.name, *r.inputs, **r.place())
 
 
 def _attend(r: Recorder) -> None:
     a = r.attrs
-    native.attend(
-        r.core,
-        r.name,
+    r.core.attend(r.name,
         r.inputs[0],
         r.outputs[0],
         heads=a["heads"],
@@ -120,15 +112,15 @@ def _attend(r: Recorder) -> None:
 
 
 def _gather_rows(r: Recorder) -> None:
-    native.gather_rows(r.core, r.name, r.inputs[0], r.outputs[0])
+    r.core.gather_rows(r.name, r.inputs[0], r.outputs[0])
 
 
-def _binary(function: Callable[..., None]) -> Callable[[Recorder], None]:
-    return lambda r: function(r.core, r.name, *r.inputs, r.outputs[0])
+def _binary(method: Callable[..., None]) -> Callable[[Recorder], None]:
+    return lambda r: method(r.core, r.name, *r.inputs, r.outputs[0])
 
 
-def _unary(function: Callable[..., None], attribute: str) -> Callable[[Recorder], None]:
-    return lambda r: function(r.core, r.name, r.inputs[0], r.outputs[0], r.attrs[attribute])
+def _unary(method: Callable[..., None], attribute: str) -> Callable[[Recorder], None]:
+    return lambda r: method(r.core, r.name, r.inputs[0], r.outputs[0], r.attrs[attribute])
 
 
 RECORDERS: dict[str, Callable[[Recorder], None]] = {
@@ -143,11 +135,11 @@ RECORDERS: dict[str, Callable[[Recorder], None]] = {
     "kv_write": _kv_write,
     "attend": _attend,
     "gather_rows": _gather_rows,
-    "add": _binary(native.add),
-    "mul": _binary(native.mul),
-    "silu_mul": _binary(native.silu_mul),
-    "gelu_mul": _binary(native.gelu_mul),
-    "scale": _unary(native.scale, "factor"),
-    "soft_cap": _unary(native.soft_cap, "cap"),
-    "act": _unary(native.act, "fn"),
+    "add": _binary(Program.add),
+    "mul": _binary(Program.mul),
+    "silu_mul": _binary(Program.silu_mul),
+    "gelu_mul": _binary(Program.gelu_mul),
+    "scale": _unary(Program.scale, "factor"),
+    "soft_cap": _unary(Program.soft_cap, "cap"),
+    "act": _unary(Program.act, "fn"),
 }

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from octavo import env
 from octavo.config.asked import Asked
-from octavo.config.facts import KVGroupFacts, MachineFacts, ModelFacts
+from octavo.config.facts import KVGroupFacts, MachineFacts, ModelFacts, WeightRow
 from octavo.errors import ConfigError
 from octavo.program.program import Program
 from octavo.util import cpus
 from octavo.weights.source import ModelSource
 
 PLAIN_TYPES = ("F32", "F16", "BF16")
+CHOICES = ("file", "f32", "f16", "bf16", "w8", "w4")  # of ExecutorPlan.weights
+LOGITS_TILE_ROWS = 64  # the native executor computes logits for so many rows at a time
 
 
 def machine_facts() -> MachineFacts:
@@ -23,7 +27,7 @@ def machine_facts() -> MachineFacts:
     memory_bytes, memory_reason = cpus.usable_memory()
     isas = cpus.isas()
     forced = env.isa()
-    executors = ["native"] if importlib.util.find_spec("octavo.kernels._native") else []
+    executors = ["native"] if has_native() else []
     if importlib.util.find_spec("torch"):
         executors.append("torch")
     return MachineFacts(
@@ -36,6 +40,11 @@ def machine_facts() -> MachineFacts:
         isa_reason="OCTAVO_ISA" if forced else "the best that this CPU has",
         executors=tuple(executors),
     )
+
+
+def has_native() -> bool:
+    """Whether the native module is built; looked for, not loaded: that is the engine's to do."""
+    return any((Path(__file__).parents[1] / "kernels").glob("_native*"))
 
 
 def open_checked(path: str, load_format: str) -> ModelSource:
@@ -53,19 +62,20 @@ def open_checked(path: str, load_format: str) -> ModelSource:
 def model_facts(source: ModelSource, name: str, asked: Asked) -> ModelFacts:
     """Reads headers only. Raises ConfigError for an architecture that has no model file."""
     from octavo.models.registry import build_program
-    from octavo.program.passes import arena_row_bytes
+    from octavo.program.passes import arena_row_bytes, row_bytes
 
     level = 0 if asked.model.enforce_eager else asked.model.optimization_level
     program = optimise(
         build_program(source.config, block_size=16, kv_dtype="bf16"), 2 if level is None else level
     )
-    arena = arena_row_bytes(program)
+    samples = {b.id: row_bytes(b) for b in program.buffers if b.parent is None and b.rows == "samples"}
+    logits_row = samples.pop(program.outputs["logits"], 0)
     by_type: Counter[str] = Counter()
     for info in source.tensors.values():
         if len(info.shape) > 1:
             by_type[info.type] += info.nbytes
     file_dtype = by_type.most_common(1)[0][0]
-    weight_bytes, formats = weight_sizes(program, source, asked)
+    formats = {choice: weight_rows(program, source, choice) for choice in CHOICES}
     return ModelFacts(
         path=source.path,
         name=name,
@@ -75,15 +85,16 @@ def model_facts(source: ModelSource, name: str, asked: Asked) -> ModelFacts:
         is_quantised=file_dtype not in PLAIN_TYPES,
         vocab_size=program.vocab_size,
         max_position=context_length(source.config),
-        parameters=sum(_count(info.shape) for info in source.tensors.values()),
-        weight_bytes=weight_bytes,
-        weight_formats=formats,
+        parameters=sum(math.prod(info.shape) for info in source.tensors.values()),
+        weight_bytes={choice: sum(row.packed_bytes for row in rows) for choice, rows in formats.items()},
+        weight_rows=formats,
         kv_groups=tuple(KVGroupFacts(len(g.layers), g.window) for g in program.kv.groups),
         kv_layers_per_block=program.kv.layers_per_block,
         kv_heads=program.kv.kv_heads,
         head_dim=program.kv.head_dim,
-        arena_bytes_per_token=arena["tokens"],
-        arena_bytes_per_sample=arena["samples"],
+        arena_bytes_per_token=arena_row_bytes(program)["tokens"] + sum(samples.values()),
+        arena_bytes_per_row=sum(samples.values()) + 4 * program.vocab_size + program.vocab_size // 8,
+        arena_bytes_fixed=LOGITS_TILE_ROWS * logits_row,
     )
 
 
@@ -92,7 +103,7 @@ def optimise(program: Program, level: int) -> Program:
     from octavo.program.passes import fuse, gather_early, plan_memory
 
     if level >= 2:
-        program = gather_early(fuse(program))
+        program = fuse(gather_early(program))
     return plan_memory(program)
 
 
@@ -105,8 +116,34 @@ def context_length(config: dict[str, Any]) -> int:
     raise ConfigError("the model's configuration names no context length (max_position_embeddings)")
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+def weight_rows(program: Program, source: ModelSource, choice: str) -> list[WeightRow]:
+    """What a choice of format makes of the file's tensors, by type: how many, into what, bytes, what is lost."""
+    from octavo.quant.formats import loss, natural, packed_bytes
+
+    found: dict[tuple[str, str, str], list[int]] = {}
+    seen: set[tuple[str, ...]] = set()
+    for op in program.ops:
+        for ref in op.weights:
+            names = ref.parts or (ref.name,)
+            if (ref.role, *names) in seen:
+                continue
+            seen.add((ref.role, *names))
+            for name in names:
+                info = source.tensors[name] if name in source.tensors else None
+                if info is None:  # check_tensors names every missing tensor at once, when the engine binds
+                    continue
+                if ref.role == "matrix":
+                    form = natural(info.type) if choice == "file" else choice
+                    key, size = (
+                        (info.type, form, loss(info.type, form)),
+                        packed_bytes(form, info.shape[0], info.shape[1]),
+                    )
+                elif ref.role == "embedding":
+                    key, size = (info.type, "mapped", "rows are read from the file"), info.nbytes
+                else:
+                    key, size = (info.type, "f32", "exact"), 4 * math.prod(info.shape)
+                entry = found.setdefault(key, [0, 0, 0])
+                entry[0] += 1
+                entry[1] += info.nbytes
+                entry[2] += size
+    return [WeightRow(*key, *entry) for key, entry in sorted(found.items(), key=lambda item: -item[1][2])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 
 from octavo.config.model import ModelAsked
@@ -23,6 +24,11 @@ def find_model(asked: ModelAsked) -> tuple[str, str]:
             )
         return str(path), name
     if os.path.exists(asked.model):
+        for flag, value in (("--revision", asked.revision), ("--download-dir", asked.download_dir)):
+            if value is not None:
+                raise ConfigError(
+                    f"{flag} cannot act: the model is the path {asked.model}", fix=f"leave {flag} out"
+                )
         return os.path.abspath(asked.model), asked.model
     looks_like_path = asked.model.endswith((".gguf", ".safetensors")) or asked.model.startswith(
         (".", "/", "~")
@@ -40,5 +46,6 @@ def find_model(asked: ModelAsked) -> tuple[str, str]:
                 f"model {asked.model!r} is neither a path nor in the Hugging Face cache",
                 fix=f"`octavo pull hf:{asked.model}` fetches it",
             )
-    known = ", ".join(sorted(registry.MODELS))
-    raise ConfigError(f"model {asked.model!r} does not exist", fix=f"check the path, or pull one of: {known}")
+    close = difflib.get_close_matches(asked.model, registry.MODELS, 1)
+    hint = f"did you mean {close[0]}?" if close else f"or pull one of: {', '.join(sorted(registry.MODELS))}"
+    raise ConfigError(f"model {asked.model!r} does not exist", fix=f"check the path, {hint}")

@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.config.asked import Asked
 from octavo.config.plan import ServerPlan
@@ -127,7 +127,7 @@ class _Server:
         self._folder = folder
         self._started = started
         self._stopping = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
 
     async def run(self) -> int:
         from octavo.api.client import EngineClient
@@ -152,21 +152,21 @@ class _Server:
         )
         self._catch_signals(watch)
         starting = asyncio.create_task(watch.start())
-        await asyncio.sleep(0)  # the order goes out before this process imports anything more
-        state = await asyncio.to_thread(self._build_state, client)
+        stopped = asyncio.create_task(self._stopping.wait())
+        self._tasks += [starting, stopped]
         try:
-            stopped = asyncio.create_task(self._stopping.wait())
+            await asyncio.sleep(0)  # the order goes out before this process imports anything more
+            state = await asyncio.to_thread(self._build_state, client)
             await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():  # a signal during the start
                 return 0
-            ready = await starting
-            print(render(ready.table), file=sys.stderr)
-            return await self._serve_http(state, watch)
+            print(render((await starting).table), file=sys.stderr)
+            return await self._serve_http(state, watch, stopped)
         finally:
-            for task in (starting, stopped, *self._tasks):
+            for task in self._tasks:
                 task.cancel()
-            state.pool.close()
-            watch.stop()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.to_thread(watch.stop)
 
     def _build_state(self, client: object) -> ApiState:
         """Imports the HTTP side and reads tokenizer and template: beside the engine's own start."""
@@ -177,7 +177,7 @@ class _Server:
 
         assert isinstance(client, EngineClient)
         source = self._planned.source
-        state = ApiState.build(
+        return ApiState.build(
             client=client,
             tokenizer=load_codec(source, self._asked),
             server=self._plan,
@@ -185,10 +185,10 @@ class _Server:
             generation_config=generation_config(source, self._asked),
             chat_template=chat_template(source, self._asked),
         )
-        state.pool.warm()
-        return state
 
-    async def _serve_http(self, state: ApiState, watch: EngineWatch) -> int:
+    async def _serve_http(
+        self, state: ApiState, watch: EngineWatch, stopped: asyncio.Task[Literal[True]]
+    ) -> int:
         import uvicorn
 
         from octavo.api.app import create_app
@@ -222,15 +222,13 @@ class _Server:
         gc.freeze()
         serving = asyncio.create_task(http.serve(sockets=[self._listener]))
         watching = asyncio.create_task(watch.run())
-        self._tasks += [asyncio.create_task(state.health.run()), watching]
-        self._tasks.append(asyncio.create_task(self._announce(http)))
-        stopped = asyncio.create_task(self._stopping.wait())
+        announcing = asyncio.create_task(self._announce(http))
+        self._tasks += [watching, announcing]
         await asyncio.wait({serving, watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if self._stopping.is_set():
             await self._drain(state)
         http.should_exit = True
         await serving
-        stopped.cancel()
         if watching.done() and not self._stopping.is_set():
             watching.result()  # raises EngineDead
         return 0

@@ -215,6 +215,8 @@ def _ropes(r: Reader, windows: list[int], head_dim: int, max_length: int | None)
         if kind not in made:
             params, theta = _rope_params(r, kind)
             partial = params.get("partial_rotary_factor", r.get("partial_rotary_factor"))
+            if partial is not None and not (is_positive(partial) and partial <= 1):
+                raise ConfigError(f"partial_rotary_factor is {partial!r}, allowed is a number in (0, 1]")
             dim = head_dim if partial is None else int(head_dim * partial)
             made[kind] = make_rope(
                 params, theta=theta, dim=dim, max_position=max_position, max_length=max_length or max_position

@@ -32,7 +32,7 @@ def build(config: Raw, *, block_size: int, kv_dtype: str, max_length: int | None
 
 def _windows(r: Reader, layers: int) -> list[int]:
     # An absent key means the class's default of 4096, an explicit null no window.
-    window = 4096 if "sliding_window" not in r.config else r.config["sliding_window"]
+    window = r.config.get("sliding_window", 4096)
     if window is not None:
         window = r.count("sliding_window", 4096)
     spans = [window or 0] * layers

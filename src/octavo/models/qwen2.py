@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octavo.errors import ConfigError
 from octavo.models.config import Raw, Reader, layer_windows, read_config
 from octavo.models.decoder import pre_norm_decoder
 from octavo.program.program import Program
@@ -29,8 +30,11 @@ def build(config: Raw, *, block_size: int, kv_dtype: str, max_length: int | None
 def upper_windows(r: Reader, layers: int) -> list[int]:
     """`sliding_window` acts only with `use_sliding_window`, from layer `max_window_layers` on, unless
     `layer_types` says which layers slide."""
-    window = r.count("sliding_window") if r.flag("use_sliding_window") else 0
+    slides = r.flag("use_sliding_window") and r.config.get("sliding_window", 4096) is not None
+    window = r.count("sliding_window") if slides else 0
     if r.config.get("layer_types") is not None:
         return layer_windows(r, layers, window)
     first = r.get("max_window_layers")
+    if isinstance(first, bool) or not isinstance(first, int) or first < 0:
+        raise ConfigError(f"max_window_layers is {first!r}, allowed is an integer from 0 on")
     return [window if layer >= first else 0 for layer in range(layers)]

@@ -9,7 +9,7 @@ rounded to float32 where transformers rounds them, so that angles at large posit
 | linear | f_i / factor (Chen et al. 2023, arXiv:2306.15595) |
 | dynamic | theta stretched for the longest length that will be served (NTK-aware) |
 | llama3 | f_i above a high frequency, f_i / factor below a low one, a blend between |
-| yarn | blend of f_i and f_i / factor over the dimensions that turn beta_slow to beta_fast times in the original context; cosine and sine are scaled (Peng et al. 2023, arXiv:2309.00071) |
+| yarn | f_i / factor for slow pairs, f_i for fast ones, a blend between (Peng et al. 2023, arXiv:2309.00071) |
 | factors | f_i / factors[i], the factors given by the file (GGUF rope_freqs) |
 
 `dynamic` would change all frequencies with the length of the sequence, also for keys that are already
@@ -104,6 +104,8 @@ def _llama3(rope: RopeInput) -> tuple[F32, float]:
 
 
 def _yarn(rope: RopeInput) -> tuple[F32, float]:
+    if rope.theta <= 1:
+        raise ConfigError(f"rope_theta is {rope.theta}, yarn needs a number above 1")
     original = rope.number("original_max_position_embeddings", rope.max_position)
     factor = rope.number("factor", rope.max_position / original)
     fast, slow = rope.number("beta_fast", 32), rope.number("beta_slow", 1)
@@ -120,8 +122,8 @@ def _yarn(rope: RopeInput) -> tuple[F32, float]:
         high += 0.001  # no division by zero
     base = _base(rope)
     ramp = (np.arange(rope.dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
-    keep = 1 - np.clip(ramp, 0, 1)  # share of the unscaled frequency
-    freq: F32 = _one_over(np.float32(factor) * base) * (1 - keep) + _one_over(base) * keep
+    keep = (1 - np.clip(ramp, 0, 1)).astype(np.float32)  # share of the unscaled frequency
+    freq = _one_over(np.float32(factor) * base) * (1 - keep) + _one_over(base) * keep
     return freq, _yarn_attention(rope, factor)
 
 
@@ -140,9 +142,10 @@ def _yarn_attention(rope: RopeInput, factor: float) -> float:
 
 def _factors(rope: RopeInput) -> tuple[F32, float]:
     factors = rope.params["factors"]
-    if not isinstance(factors, list | tuple) or len(factors) != rope.dim // 2:
-        raise ConfigError(f"rope_factors must be {rope.dim // 2} numbers, one for each rotated pair")
-    return _one_over(_base(rope)) / np.asarray(factors, np.float32), 1.0
+    if not isinstance(factors, list | tuple) or len(factors) != rope.dim // 2 or not all(map(is_positive, factors)):
+        raise ConfigError(f"rope_factors must be {rope.dim // 2} positive numbers, one for each rotated pair")
+    divisors: F32 = np.array([float(f) for f in factors], np.float32)
+    return _one_over(_base(rope)) / divisors, 1.0
 
 
 _SCALED = ("factor", "original_max_position_embeddings")

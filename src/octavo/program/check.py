@@ -30,7 +30,9 @@ def _fail(op: Op, message: str) -> ConfigError:
 def fill_attrs(kind: str, name: str, given: Mapping[str, Attr]) -> dict[str, Attr]:
     """Every attribute of `kind`, defaults included, in table order. Raises ConfigError."""
     op = Op(kind, name)
-    spec = OPS[kind]
+    spec = OPS.get(kind)
+    if spec is None:
+        raise _fail(op, f"no such op, known: {', '.join(OPS)}")
     unknown = sorted(set(given) - set(spec.attrs))
     if unknown:
         raise _fail(op, f"has no attribute {', '.join(unknown)}; it takes {', '.join(spec.attrs) or 'none'}")
@@ -51,9 +53,7 @@ def fill_attrs(kind: str, name: str, given: Mapping[str, Attr]) -> dict[str, Att
 
 def output_widths(op: Op, inputs: Sequence[Buffer]) -> tuple[int, ...]:
     """Widths of the outputs of `op` (one total when they are views). Raises ConfigError."""
-    spec = OPS.get(op.kind)
-    if spec is None:
-        raise _fail(op, f"no such op, known: {', '.join(OPS)}")
+    spec = OPS[op.kind]
     _check_operands(spec, op, inputs)
     try:
         return spec.rule(Shapes(tuple(b.width for b in inputs), tuple(w.shape for w in op.weights), op.attrs))
@@ -75,7 +75,7 @@ def _check_operands(spec: OpSpec, op: Op, inputs: Sequence[Buffer]) -> None:
     for other in inputs[1:]:
         if first is not None and other.rows != first.rows:
             raise _fail(op, f"{first.name} is [{first.rows}, ..] but {other.name} is [{other.rows}, ..]")
-    if op.kind == "gather_rows" and first is not None and first.rows != "tokens":
+    if spec.reads and first is not None and first.rows != "tokens":  # what it reads is per token
         raise _fail(op, f"{first.name} is [{first.rows}, ..], allowed is [tokens, ..]")
 
 

@@ -42,7 +42,10 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "return_token_offsets": ((False,), _RENDER),
     "routed_experts_prompt_start": ((0,), "routed experts are not reported"),
     "structured_outputs": (({},), _GRAMMAR),
-    "suffix": (("",), "fill-in-the-middle is not built; put the suffix into the prompt as the model expects it"),
+    "suffix": (
+        ("",),
+        "fill-in-the-middle is not built; put the suffix into the prompt as the model expects it",
+    ),
     "thinking_token_budget": ((-1,), "thinking is not told from the answer yet"),
     "use_beam_search": ((False,), "beam search is not built yet; use n"),
     "vllm_xargs": (({},), "there are no plug-ins that read it"),

@@ -36,7 +36,9 @@ def normalise(model: type[Model], body: dict[str, Any], *, strict: bool) -> tupl
     _refuse(model, body)
     warnings = _warnings(model, body)
     if warnings and strict:
-        raise InvalidRequest("; ".join(warnings), param=_first_odd(model, body), fix="leave it out (--strict)")
+        raise InvalidRequest(
+            "; ".join(warnings), param=_first_odd(model, body), fix="leave it out (--strict)"
+        )
     try:
         return model.model_validate({k: v for k, v in body.items() if k in model.model_fields}), warnings
     except ValidationError as error:
@@ -63,9 +65,7 @@ def _warnings(model: type[BaseModel], body: dict[str, Any]) -> list[str]:
 
 
 def _first_odd(model: type[BaseModel], body: dict[str, Any]) -> str | None:
-    return next(
-        (n[:_MAX_NAME] for n in body if n not in model.model_fields and n not in REFUSED), None
-    )
+    return next((n[:_MAX_NAME] for n in body if n not in model.model_fields and n not in REFUSED), None)
 
 
 def invalid(error: ValidationError) -> InvalidRequest:

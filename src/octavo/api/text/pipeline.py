@@ -93,16 +93,14 @@ class ChoicePipeline:
         for i, token_id in enumerate(delta.token_ids):
             scored = delta.logprobs[i] if delta.logprobs is not None and i < len(delta.logprobs) else None
             ends = i == last and delta.finish == FinishReason.STOP
-            self._take(event, token_id, scored, ends=ends)
-            if self.is_finished:
+            if self._take(event, token_id, scored, ends=ends):
                 return event
         if delta.finish is not None:
             self._close(event, delta)
         return event
 
-    def _take(
-        self, event: ChoiceEvent, token_id: int, scored: TokenLogprobs | None, *, ends: bool
-    ) -> None:
+    def _take(self, event: ChoiceEvent, token_id: int, scored: TokenLogprobs | None, *, ends: bool) -> bool:
+        """One token; true when a stop string has ended the choice."""
         self._num_seen += 1
         # The token that ended the answer belongs to the ids and the count, not to the text.
         is_text = not ends or self._params.include_stop_str_in_output
@@ -127,8 +125,10 @@ class ChoicePipeline:
         self._withheld.append((token_id, entry))
         if self._scanner.match is not None:
             self._stop(event)
-        elif not self._scanner.is_undecided or self._num_seen == self._scanner.completed_push:
+            return True
+        if not self._scanner.is_undecided or self._num_seen == self._scanner.completed_push:
             self._release(event, len(self._withheld))
+        return False
 
     def _alternatives(self, scored: TokenLogprobs | None) -> list[Alternative]:
         if scored is None:

@@ -39,7 +39,6 @@ class ChatOptions:
     prompt_text: str | None = None
     echo: str = ""
     warnings: list[str] = field(default_factory=list)
-    continuous_usage: bool = False
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
@@ -52,7 +51,7 @@ class ChunkChoice(msgspec.Struct, kw_only=True):
     delta: Delta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
-    stop_reason: int | str | None | msgspec.UnsetType = msgspec.UNSET
+    stop_reason: int | str | msgspec.UnsetType | None = msgspec.UNSET
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     prompt_logprobs: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
@@ -71,17 +70,26 @@ class Chunk(msgspec.Struct, kw_only=True):
 
 
 class ChatStream:
-    """Chunks of one request. `write` refuses nothing: an event says all that it has to say."""
+    """Chunks of one request."""
 
     def __init__(self, options: ChatOptions, codec: TextCodec) -> None:
         self._options = options
         self._codec = codec
+        self._started: set[int] = set()
 
-    def start(self, index: int) -> Iterator[Chunk]:
+    def chunks(self, event: ChoiceEvent) -> Iterator[Chunk]:
+        """Everything that an event has to say, in order."""
+        if event.index not in self._started:
+            yield from self._start(event.index)
+        yield from self._write(event)
+
+    def _start(self, index: int) -> Iterator[Chunk]:
         """The role; then the echo. The first chunk of the stream carries what concerns the whole request."""
         options = self._options
         chunk = self._chunk(ChunkChoice(index=index, delta=Delta(role=options.role, content="")))
-        if index == 0:
+        is_first = not self._started
+        self._started.add(index)
+        if is_first:
             if options.return_token_ids:
                 chunk.prompt_token_ids = options.prompt_ids
             if options.prompt_text is not None:
@@ -92,7 +100,7 @@ class ChatStream:
         if options.echo:
             yield self._chunk(ChunkChoice(index=index, delta=Delta(content=options.echo)))
 
-    def write(self, event: ChoiceEvent) -> Iterator[Chunk]:
+    def _write(self, event: ChoiceEvent) -> Iterator[Chunk]:
         options = self._options
         has_ids = options.return_token_ids and bool(event.token_ids)
         has_logprobs = options.logprobs and bool(event.entries)

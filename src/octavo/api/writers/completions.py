@@ -6,7 +6,7 @@ The legacy layout of logprobs names tokens by text: one that is no text by itsel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class TextChoice(msgspec.Struct, kw_only=True):
     text: str
     logprobs: LegacyLogprobs | None = None
     finish_reason: str | None = None
-    stop_reason: int | str | None | msgspec.UnsetType = msgspec.UNSET
+    stop_reason: int | str | msgspec.UnsetType | None = msgspec.UNSET
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     prompt_logprobs: list[Any] | msgspec.UnsetType = msgspec.UNSET
@@ -76,17 +76,34 @@ class TextChunk(msgspec.Struct, kw_only=True):
 class CompletionStream:
     """Choices of one request, in the order of their events."""
 
-    def __init__(self, options: CompletionOptions, codec: TextCodec) -> None:
+    def __init__(
+        self, options: CompletionOptions, codec: TextCodec, prompt_of: Callable[[int], Prompt]
+    ) -> None:
         self._options = options
         self._codec = codec
+        self._prompt_of = prompt_of  # of a choice, by its index
         self._echoed: dict[int, int] = {}  # choice -> characters shown before its text
+        self._is_started = False
 
-    def write(self, event: ChoiceEvent, prompt: Prompt) -> Iterator[TextChoice]:
+    def chunks(self, event: ChoiceEvent) -> Iterator[TextChunk]:
+        """Everything that an event has to say, in order. The first chunk carries what concerns the request."""
+        for choice in self.choices(event):
+            chunk = self.chunk(choice)
+            if not self._is_started and self._options.warnings:
+                chunk.warnings = self._options.warnings
+            self._is_started = True
+            yield chunk
+
+    def usage(self, usage: UsageShape) -> TextChunk:
+        chunk = self.chunk(None)
+        chunk.usage = usage
+        return chunk
+
+    def choices(self, event: ChoiceEvent) -> Iterator[TextChoice]:
         """The choice's news: its prompt once (echo, ids, logprobs), text, and one empty choice with the reason."""
         options = self._options
-        is_first = event.index not in self._echoed
-        if is_first:
-            yield from self._prompt(event, prompt)
+        if event.index not in self._echoed:
+            yield from self._prompt(event, self._prompt_of(event.index))
         if not options.hides_output:
             yield from self._text(event)
         if event.finish is not None:
@@ -192,9 +209,15 @@ def _free_name(other: Alternative, taken: dict[str, float], *, as_ids: bool) -> 
 class CompletionFold:
     """The answer that is not streamed: the sum of the choices that a stream would have carried."""
 
-    def __init__(self, options: CompletionOptions, codec: TextCodec, num_choices: int) -> None:
+    def __init__(
+        self,
+        options: CompletionOptions,
+        codec: TextCodec,
+        prompt_of: Callable[[int], Prompt],
+        num_choices: int,
+    ) -> None:
         self._options = options
-        self._stream = CompletionStream(options, codec)
+        self._stream = CompletionStream(options, codec, prompt_of)
         self._choices = [TextChoice(index=i, text="") for i in range(num_choices)]
         for choice in self._choices:
             choice.stop_reason = None
@@ -203,8 +226,8 @@ class CompletionFold:
             if options.return_token_ids:
                 choice.token_ids = []
 
-    def add(self, event: ChoiceEvent, prompt: Prompt) -> None:
-        for piece in self._stream.write(event, prompt):
+    def add(self, event: ChoiceEvent) -> None:
+        for piece in self._stream.choices(event):
             choice = self._choices[piece.index]
             choice.text += piece.text
             if piece.logprobs is not None and choice.logprobs is not None:

@@ -1,4 +1,4 @@
-"""Shapes that both OpenAI dialects share: usage, logprobs of chat, prompt logprobs. Plain structs, encoded by msgspec."""
+"""Shapes that both OpenAI dialects share: usage, logprobs of chat, prompt logprobs. Structs that msgspec encodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def usage_shape(usage: Usage) -> UsageShape:
 
 
 def finite(logprob: float) -> float:
-    return logprob if logprob > _LEAST else _LEAST
+    return max(_LEAST, logprob)
 
 
 class TopLogprob(msgspec.Struct):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 import msgspec
 from starlette.responses import Response
@@ -23,11 +24,12 @@ def frame(value: object) -> bytes:
     return b"data: " + _encoder.encode(value) + b"\n\n"
 
 
-async def guarded(frames: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def guarded(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """The frames, then [DONE]; an exception becomes an error frame before it."""
     try:
-        async for data in frames:
-            yield data
+        async with aclosing(frames):
+            async for data in frames:
+                yield data
     except Exception as error:
         _, body = error_body(error)
         log.warning("a stream ended with an error: %s", body["error"]["message"])
@@ -35,7 +37,9 @@ async def guarded(frames: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     yield DONE
 
 
-async def with_keep_alive(frames: AsyncGenerator[bytes, None], interval_s: float) -> AsyncGenerator[bytes, None]:
+async def with_keep_alive(
+    frames: AsyncGenerator[bytes, None], interval_s: float
+) -> AsyncGenerator[bytes, None]:
     """The frames, with a comment line after each `interval_s` of silence."""
     pending = asyncio.ensure_future(anext(frames))
     try:
@@ -56,14 +60,23 @@ async def with_keep_alive(frames: AsyncGenerator[bytes, None], interval_s: float
 
 
 class EventStream(Response):
-    """Sends frames until they end or the client leaves; then the generator is closed, which aborts its work."""
+    """Sends frames until they end or the client leaves; then calls `cleanup`, which aborts what still runs."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], *, headers: dict[str, str] | None = None) -> None:
-        super().__init__(None, headers={**(headers or {}), "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        cleanup: Callable[[], Awaitable[None]],
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            None, headers={**(headers or {}), "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        )
         del self.headers["content-length"]
         self._frames = frames
+        self._cleanup = cleanup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pump = asyncio.create_task(self._pump(send))
@@ -75,6 +88,7 @@ class EventStream(Response):
                 task.cancel()
             results = await asyncio.gather(pump, watch, return_exceptions=True)
             await self._frames.aclose()
+            await self._cleanup()
         if isinstance(results[0], Exception) and not isinstance(results[0], OSError):
             raise results[0]
 

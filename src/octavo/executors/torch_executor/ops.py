@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional as fn
 
 from octavo.executors.torch_executor.frame import Frame
 from octavo.program.program import Op
@@ -20,12 +20,12 @@ _QUERIES_AT_ONCE = 256  # bounds the memory of attention scores
 GELU_TANH = "gelu_tanh"
 
 ACTIVATION: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    GELU_TANH: lambda x: F.gelu(x, approximate="tanh"),
+    "silu": fn.silu,
+    "gelu": fn.gelu,
+    GELU_TANH: lambda x: fn.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
+    "relu": fn.relu,
+    "relu2": lambda x: fn.relu(x).square(),
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
 }
@@ -91,7 +91,7 @@ def _add_rms_norm(f: Frame, op: Op, a: Any, x: torch.Tensor, residual: torch.Ten
 
 def _layer_norm(f: Frame, op: Op, a: Any, x: torch.Tensor) -> Outputs:
     bias = f.weights.get(op.weights[1], f.dtype) if len(op.weights) > 1 else None
-    return (F.layer_norm(x, x.shape[1:], f.weights.get(op.weights[0], f.dtype), bias, a["eps"]),)
+    return (fn.layer_norm(x, x.shape[1:], f.weights.get(op.weights[0], f.dtype), bias, a["eps"]),)
 
 
 def _rope(f: Frame, op: Op, a: Any, q: torch.Tensor, k: torch.Tensor) -> Outputs:
@@ -161,7 +161,7 @@ FORMULAS: dict[str, Formula] = {
     "rope": _rope,
     "kv_write": _kv_write,
     "attend": _attend,
-    "silu_mul": lambda f, op, a, gate, up: (F.silu(gate) * up,),
+    "silu_mul": lambda f, op, a, gate, up: (fn.silu(gate) * up,),
     "gelu_mul": lambda f, op, a, gate, up: (ACTIVATION[GELU_TANH](gate) * up,),
     "act": lambda f, op, a, x: (ACTIVATION[a["fn"]](x),),
     "gather_rows": lambda f, op, a, x: (x[f.gathered],),

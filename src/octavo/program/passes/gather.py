@@ -59,7 +59,8 @@ def _tail(draft: Draft, gather: int) -> set[int]:
         views = any(draft.buffers[b].parent is not None or b in parents for b in op.outputs)
         if views or outputs & set(op.outputs):
             continue
-        if all(r in tail or r == gather for b in op.outputs for r in readers[b]):
+        reached = {r for b in op.outputs for r in readers[b]}
+        if reached and reached <= tail | {gather}:
             tail.add(index)
     return tail
 

@@ -1,0 +1,76 @@
+"""The ASGI application: routes, guards, error shapes, and what runs beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+import octavo
+from octavo.api import faults
+from octavo.api.middleware import BodyLimit, KeyGuard, RequestIds
+from octavo.api.routes import chat, completions, info, tokenise
+from octavo.api.routes.common import ClientGone
+from octavo.api.state import ApiState
+
+_CLIENT_CLOSED_REQUEST = 499  # seen by nobody but the log
+
+
+def create_app(state: ApiState) -> FastAPI:
+    """The application of one API process; `state` is at `app.state.octavo`."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if state.prompts.template.source is not None:
+            state.pool.warm()
+        watch = asyncio.create_task(state.health.run())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            state.pool.close()
+
+    app = FastAPI(
+        title="Octavo",
+        version=octavo.__version__,
+        lifespan=lifespan,
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        root_path=state.server.root_path,
+    )
+    app.state.octavo = state
+    for router in (chat.router, completions.router, tokenise.router, info.router):
+        app.include_router(router)
+    faults.install(app)
+    app.add_exception_handler(ClientGone, _client_gone)
+    _add_middleware(app, state)
+    return app
+
+
+async def _client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+
+def _add_middleware(app: FastAPI, state: ApiState) -> None:
+    """Outermost last: ids, CORS (preflights carry no key), the key, the size of the body."""
+    server = state.server
+    app.add_middleware(BodyLimit, max_bytes=state.limits.max_body_bytes)
+    app.add_middleware(KeyGuard, keys=server.api_keys)
+    if server.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(server.allowed_origins),
+            allow_methods=list(server.allowed_methods),
+            allow_headers=list(server.allowed_headers),
+            allow_credentials=server.allow_credentials,
+            expose_headers=["X-Request-Id", "X-Octavo-Warnings"],
+        )
+    app.add_middleware(RequestIds, metrics=state.metrics, always_send=server.request_id_headers)

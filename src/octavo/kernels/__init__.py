@@ -1,0 +1,31 @@
+"""The typed face of the native core (csrc/). Knows numpy and the core's formats, no model and no request."""
+
+from __future__ import annotations
+
+from octavo.kernels.native import (
+    FORMATS,
+    Buffer,
+    Program,
+    Weight,
+    best_isa,
+    dequantise,
+    is_lossless,
+    isas,
+    natural_format,
+    pack,
+    tensor_types,
+)
+
+__all__ = [
+    "FORMATS",
+    "Buffer",
+    "Program",
+    "Weight",
+    "best_isa",
+    "dequantise",
+    "is_lossless",
+    "isas",
+    "natural_format",
+    "pack",
+    "tensor_types",
+]
