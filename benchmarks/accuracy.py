@@ -19,11 +19,24 @@ import numpy as np
 from octavo.weights.load import open_model
 from octavo.weights.source import ModelSource
 
-MODULES = ("heapq", "argparse", "asyncio", "decimal", "difflib", "functools", "random", "statistics", "typing", "zipfile")
+MODULES = (
+    "heapq",
+    "argparse",
+    "asyncio",
+    "decimal",
+    "difflib",
+    "functools",
+    "random",
+    "statistics",
+    "typing",
+    "zipfile",
+)
 
 
 def text() -> str:
-    return "\n\n".join(pydoc.plain(pydoc.render_doc(name, renderer=pydoc.plaintext))[:1600] for name in MODULES)
+    return "\n\n".join(
+        pydoc.plain(pydoc.render_doc(name, renderer=pydoc.plaintext))[:1600] for name in MODULES
+    )
 
 
 def reference_logits(source: ModelSource, ids: list[int], dtype: str = "float32") -> np.ndarray:
@@ -56,7 +69,9 @@ def reference_logits(source: ModelSource, ids: list[int], dtype: str = "float32"
         return model(torch.tensor([ids])).logits[0].float().numpy()
 
 
-def ours(executor_name: str, source: ModelSource, weights: str, ids: list[int], threads: int, isa: str) -> np.ndarray:
+def ours(
+    executor_name: str, source: ModelSource, weights: str, ids: list[int], threads: int, isa: str
+) -> np.ndarray:
     from benchmarks.harness import teacher_forced
 
     return teacher_forced(executor_name, source, weights, ids, threads, isa)
@@ -88,10 +103,14 @@ def compare(reference: np.ndarray, logits: np.ndarray, ids: list[int]) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--positions", type=int, default=2000)
-    parser.add_argument("--formats", default="f32,bf16,file,w8", help="native formats; torch:bf16 = transformers bf16")
+    parser.add_argument(
+        "--formats", default="f32,bf16,file,w8", help="native formats; torch:bf16 = transformers bf16"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa", default="avx512_bf16")
     args = parser.parse_args()
@@ -107,7 +126,17 @@ def main() -> None:
             logits = reference_logits(source, ids, "bfloat16")
         else:
             logits = ours("native", source, weights, ids, args.threads, args.isa)
-        print(json.dumps({"model": source.name, "weights": weights, "positions": len(ids), **compare(reference, logits, ids)}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "model": source.name,
+                    "weights": weights,
+                    "positions": len(ids),
+                    **compare(reference, logits, ids),
+                }
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -92,15 +92,24 @@ def batch(ids: list[int], start: int, groups: int, first_block: int = 1) -> Step
     )
 
 
-def teacher_forced(executor_name: str, source: ModelSource, weights: str, ids: list[int], threads: int, isa: str) -> np.ndarray:
+def teacher_forced(
+    executor_name: str, source: ModelSource, weights: str, ids: list[int], threads: int, isa: str
+) -> np.ndarray:
     """[len(ids), vocab] logits of every position, computed in chunks."""
     groups_upper = 8
     executor, program = load(
-        executor_name, source, weights, threads=threads, isa=isa, num_blocks=(len(ids) // BLOCK + 2) * groups_upper
+        executor_name,
+        source,
+        weights,
+        threads=threads,
+        isa=isa,
+        num_blocks=(len(ids) // BLOCK + 2) * groups_upper,
     )
     try:
         groups = len(program.kv.groups)
-        parts = [executor.logits(batch(ids[s : s + CHUNK], s, groups)).copy() for s in range(0, len(ids), CHUNK)]
+        parts = [
+            executor.logits(batch(ids[s : s + CHUNK], s, groups)).copy() for s in range(0, len(ids), CHUNK)
+        ]
     finally:
         executor.close()
     return np.concatenate(parts)

@@ -64,6 +64,15 @@ OCTAVO_TABLE(generic)
 OCTAVO_TABLE(avx2)
 OCTAVO_TABLE(avx512)
 OCTAVO_TABLE(avx512_bf16)
+const KernelTable& table_avx512_bf16_dot() {
+    static const KernelTable table = [] {
+        KernelTable t = table_avx512_bf16();
+        t.isa = "avx512_bf16_dot";
+        t.linear = &avx512_bf16::linear_dot_kernels();
+        return t;
+    }();
+    return table;
+}
 #elif defined(__aarch64__)
 OCTAVO_TABLE(neon)
 #endif
@@ -72,6 +81,7 @@ struct Choice {
     const char* name;
     bool available;
     const KernelTable& (*table)();
+    bool variant = false;
 };
 
 #if defined(__x86_64__)
@@ -99,6 +109,7 @@ const std::vector<Choice>& choices() {
             {"avx2", has_avx2(), table_avx2},
             {"avx512", has_avx512(), table_avx512},
             {"avx512_bf16", has_avx512_bf16(), table_avx512_bf16},
+            {"avx512_bf16_dot", has_avx512_bf16(), table_avx512_bf16_dot, true},
 #elif defined(__aarch64__)
             {"neon", true, table_neon},
 #endif
@@ -111,7 +122,7 @@ const Choice& find(const std::string& isa) {
     std::string runnable;
     for (const auto& c : choices()) {
         if (isa == c.name && c.available) return c;
-        if (c.available) runnable += (runnable.empty() ? "" : ", ") + std::string(c.name);
+        if (c.available && !c.variant) runnable += (runnable.empty() ? "" : ", ") + std::string(c.name);
     }
     for (const auto& c : choices())
         if (isa == c.name) throw std::invalid_argument("this CPU lacks the instruction set '" + isa + "'; it can run: " + runnable);
@@ -121,6 +132,13 @@ const Choice& find(const std::string& isa) {
 }  // namespace
 
 std::vector<std::string> available_isas() {
+    std::vector<std::string> names;
+    for (const auto& c : choices())
+        if (c.available && !c.variant) names.push_back(c.name);
+    return names;
+}
+
+std::vector<std::string> kernel_variants() {
     std::vector<std::string> names;
     for (const auto& c : choices())
         if (c.available) names.push_back(c.name);

@@ -49,10 +49,13 @@ OCTAVO_DECLARE_ISA(avx2)
 OCTAVO_DECLARE_ISA(avx512)
 OCTAVO_DECLARE_ISA(avx512_bf16)
 OCTAVO_DECLARE_ISA(neon)
+namespace avx512_bf16 { const LinearKernels& linear_dot_kernels(); }  // vdpbf16ps whatever the CPU's maker
 #undef OCTAVO_DECLARE_ISA
 
 // Names of the sets that this CPU can run, best last.
 std::vector<std::string> available_isas();
+// These and variants that are never chosen by themselves, for tests: "avx512_bf16_dot".
+std::vector<std::string> kernel_variants();
 // The best set, or the one that OCTAVO_ISA in the environment names.
 std::string best_isa();
 // Throws std::invalid_argument when the name is unknown or this CPU lacks the set.

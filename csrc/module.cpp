@@ -7,6 +7,7 @@
 NB_MODULE(_native, m) {
     m.doc() = "The native core of Octavo: see octavo.kernels.native.";
     m.def("available_isas", &octavo::available_isas, "Instruction sets that this CPU can run, best last.");
+    m.def("kernel_variants", &octavo::kernel_variants, "These, and variants that are never chosen by themselves.");
     m.def("best_isa", &octavo::best_isa, "The best set, or the one that OCTAVO_ISA names.");
     octavo::bind_linear(m);
     octavo::bind_program(m);

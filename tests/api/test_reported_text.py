@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-
-from octavo.wire.messages import EngineRequest
 from tests.fakes.api_world import fold_chat, sse, world
 from tests.fakes.scripted_engine import FILLER
 from tests.fakes.toy_codec import BYTE_0, ToyCodec
+
+from octavo.wire.messages import EngineRequest
 
 ALPHABET = "ABC DEFGHIJ KLM"
 EMOJI = "😀 中文 ďábel 👩‍🚀"

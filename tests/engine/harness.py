@@ -158,7 +158,7 @@ def check(engine: Engine) -> None:
                 held.update(block for block in table if block != NULL)
         else:
             assert request.slot == -1 and request.computed == 0 and not request.tables
-    assert all(pool.references(b) == held[b] for b in range(pool.num_blocks))
+    assert {block: refs for block, refs in enumerate(pool._refs) if refs} == held
     assert pool.num_free == pool.num_blocks - len(held)
     running = scheduler.running
     assert [r.key for r in running] == sorted(r.key for r in running)

@@ -13,8 +13,8 @@ from octavo.launch.build import executor_options
 from octavo.launch.facts import optimise
 from octavo.models.registry import build_program
 from octavo.program.program import Program
-from octavo.wire.messages import EngineRequest, FinishReason, TokenDelta, TokenLogprobs
 from octavo.weights.source import ModelSource
+from octavo.wire.messages import EngineRequest, FinishReason, TokenDelta, TokenLogprobs
 from octavo.worker.worker import Worker
 
 
@@ -61,7 +61,12 @@ class RealModel:
     ) -> None:
         self.kv_dtype = kv_dtype or ("f32" if weights == "f32" else "bf16")
         self.name, self.weights, self.isa, self.threads = executor, weights, isa, threads
-        self.num_blocks, self.max_tokens, self.max_rows, self.max_len = num_blocks, max_tokens, max_rows, max_len
+        self.num_blocks, self.max_tokens, self.max_rows, self.max_len = (
+            num_blocks,
+            max_tokens,
+            max_rows,
+            max_len,
+        )
         self.block_size = block_size
         self.program: Program = optimise(
             build_program(source.config, block_size=block_size, kv_dtype=self.kv_dtype), level
@@ -82,7 +87,9 @@ class RealModel:
     ) -> EnginePlan:
         return EnginePlan(
             model="test",
-            executor=ExecutorPlan(name=self.name, isa=self.isa, num_threads=self.threads, weights=self.weights),
+            executor=ExecutorPlan(
+                name=self.name, isa=self.isa, num_threads=self.threads, weights=self.weights
+            ),
             cache=CachePlan(
                 block_size=self.block_size,
                 num_blocks=num_blocks or self.num_blocks,

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from octavo.kernels import native
-from octavo.wire.messages import EngineRequest, FinishReason
-from octavo.wire.sampling import SamplingParams
-from octavo.weights.load import open_model
 from tests.engine.real_engine import Answer, RealModel
 from tests.models.checkpoints import VOCAB, write
+
+from octavo.kernels import native
+from octavo.weights.load import open_model
+from octavo.wire.messages import EngineRequest, FinishReason
+from octavo.wire.sampling import SamplingParams
 
 WORLDS = 25
 CASES = [(isa, weights) for isa in native.isas() for weights in ("f32", "bf16", "w8", "w4")]
@@ -127,15 +127,18 @@ def test_a_restart_continues_as_if_nothing_had_happened(models: list[RealModel])
         alone = models[0].serve(models[0].plan(), [wanted])["target"]
         cut = rng.randrange(1, len(alone.token_ids))
         wanted.forced = alone.token_ids[:cut]
-        again = model.serve(model.plan(depth=rng.choice([1, 2]), max_tokens=rng.choice([16, 64])), [wanted])["target"]
+        again = model.serve(model.plan(depth=rng.choice([1, 2]), max_tokens=rng.choice([16, 64])), [wanted])[
+            "target"
+        ]
         assert again.token_ids == alone.token_ids[cut:]
         assert again.logprobs == alone.logprobs[cut:]
 
 
 def test_a_warm_cache_gives_the_cold_answer(models: list[RealModel]) -> None:
+    from tests.engine.real_engine import run
+
     from octavo.core.engine import Engine
     from octavo.worker.worker import Worker
-    from tests.engine.real_engine import run
 
     rng = random.Random(3)
     model = models[1]

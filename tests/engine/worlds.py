@@ -255,7 +255,8 @@ class World:
         assert record.num_generated == len(heard.token_ids)
         if last.finish is FinishReason.ABORT:
             assert request_id in self.aborted
-            assert heard.token_ids == solo.token_ids[: len(heard.token_ids)]
+            begun = solo.token_ids[: len(heard.token_ids)]
+            assert heard.token_ids == begun, f"{request_id} differs from its solo run until its abort"
         else:
             assert heard.token_ids == solo.token_ids, f"{request_id} differs from its solo run"
             assert (last.finish, last.stop_reason) == (solo.finish, solo.stop_reason)
@@ -276,7 +277,9 @@ class World:
         params = request.params
         if params.prompt_logprobs is not None:
             scores = expected_scores(request.prompt, self.windows, VOCAB, params.prompt_logprobs)
-            assert deltas[0].prompt_logprobs == scores
+            assert deltas[0].prompt_logprobs == scores, (
+                f"{request.id} differs from its solo run in its scores"
+            )
             assert deltas[0].num_cached == 0
         if params.logprobs is not None:
             got = [one for delta in deltas for one in delta.logprobs or []]
@@ -284,7 +287,8 @@ class World:
                 scored(seen, token, params.logprobs, VOCAB)
                 for seen, token in zip(solo.seen, solo.token_ids, strict=True)
             ]
-            assert got == want[: len(got)] and len(got) == sum(len(delta.token_ids) for delta in deltas)
+            assert len(got) == sum(len(delta.token_ids) for delta in deltas)
+            assert got == want[: len(got)], f"{request.id} differs from its solo run in its logprobs"
         else:
             assert all(delta.logprobs is None for delta in deltas)
 

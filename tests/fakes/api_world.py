@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import socket
@@ -14,14 +15,26 @@ import httpx
 import msgspec
 import uvicorn
 from fastapi import FastAPI
+from tests.fakes.scripted_engine import Script, ScriptedEngine
+from tests.fakes.toy_codec import ToyCodec
 
 from octavo.api.app import create_app
 from octavo.api.client import EngineClient
 from octavo.api.limits import Limits
 from octavo.api.state import ApiState
+from octavo.api.template_pool import TemplatePool
 from octavo.config.plan import CachePlan, EnginePlan, ExecutorPlan, SchedulerPlan, ServerPlan
-from tests.fakes.scripted_engine import Script, ScriptedEngine
-from tests.fakes.toy_codec import ToyCodec
+
+
+class _SharedPool(TemplatePool):
+    """One template process for all worlds with ordinary limits; it ends with the test run."""
+
+    def close(self) -> None:
+        pass
+
+
+_SHARED_POOL = _SharedPool(Limits(template_workers=1))
+atexit.register(TemplatePool.close, _SHARED_POOL)
 
 SMOLLM2_TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -102,7 +115,8 @@ async def world(
         engine=engine_plan(codec.vocab_size, strict=strict, policy=policy),
         generation_config=generation_config,
         chat_template=template,
-        limits=limits or Limits(template_workers=1),
+        limits=limits,
+        pool=_SHARED_POOL if limits is None else None,
     )
     app = create_app(state)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
+from tests.fakes.toy_codec import BYTE_0, ToyCodec
 
 from octavo.wire.messages import (
     Abort,
@@ -23,11 +24,10 @@ from octavo.wire.messages import (
     Outputs,
     Reply,
     RequestRecord,
+    ToEngine,
     TokenDelta,
     TokenLogprobs,
-    ToEngine,
 )
-from tests.fakes.toy_codec import BYTE_0, ToyCodec
 
 Script = Callable[[EngineRequest], list[int]]
 FILLER = BYTE_0 + ord("x")

@@ -33,8 +33,15 @@ class OpRunner:
 
     def __post_init__(self) -> None:
         self.program = native.Program(
-            max_tokens=self.max_tokens, max_rows=self.max_rows, num_groups=self.num_groups, table_width=self.table_width,
-            block_size=self.block_size, vocab=self.vocab, num_threads=self.threads, isa=self.isa, arena_bytes=self.arena_bytes,
+            max_tokens=self.max_tokens,
+            max_rows=self.max_rows,
+            num_groups=self.num_groups,
+            table_width=self.table_width,
+            block_size=self.block_size,
+            vocab=self.vocab,
+            num_threads=self.threads,
+            isa=self.isa,
+            arena_bytes=self.arena_bytes,
         )
         self.program.allocate_kv(4096, 64)
 
@@ -52,20 +59,29 @@ class OpRunner:
     def read(self, buffer: Any, rows: int) -> F32:
         return np.array(self.program.array(buffer, rows))
 
-    def step(self, lengths: Sequence[int], contexts: Sequence[int] | None = None, sample_tokens: Sequence[int] = ()) -> None:
+    def step(
+        self, lengths: Sequence[int], contexts: Sequence[int] | None = None, sample_tokens: Sequence[int] = ()
+    ) -> None:
         """Runs a step of len(lengths) rows; block tables are as the caller left them."""
         io = self.program.io
         contexts = contexts if contexts is not None else [0] * len(lengths)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         io("row_starts")[: len(starts)] = starts
         io("context_lens")[: len(contexts)] = contexts
-        io("positions")[: starts[-1]] = np.concatenate([c + np.arange(n) for c, n in zip(contexts, lengths, strict=True)])
+        io("positions")[: starts[-1]] = np.concatenate(
+            [c + np.arange(n) for c, n in zip(contexts, lengths, strict=True)]
+        )
         io("sample_tokens")[: len(sample_tokens)] = sample_tokens
         self.program.run(T=int(starts[-1]), R=len(lengths), S=len(sample_tokens))
 
 
 def run_unary(
-    isa: str, x: F32, add: Callable[[Any, Any, Any], None], width: int | None = None, threads: int = 1, pad: int = 0
+    isa: str,
+    x: F32,
+    add: Callable[[Any, Any, Any], None],
+    width: int | None = None,
+    threads: int = 1,
+    pad: int = 0,
 ) -> F32:
     """y of an op with one input; `add(program, x, y)` appends it."""
     runner = OpRunner(isa, threads, table_width=64)

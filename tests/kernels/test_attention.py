@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from octavo.kernels import _native as native
 from tests.kernels.op_runner import OpRunner
+
+from octavo.kernels import _native as native
 
 F32 = npt.NDArray[np.float32]
 ISAS: list[str] = native.available_isas()
@@ -38,27 +39,42 @@ class Case:
 class Attention:
     """kv_write and attend over several sequences whose blocks lie at random in a pool of old content."""
 
-    def __init__(self, case: Case, isa: str, threads: int = 1, max_context: int = 2048, seed: int = 0, rows: int = 4) -> None:
+    def __init__(
+        self, case: Case, isa: str, threads: int = 1, max_context: int = 2048, seed: int = 0, rows: int = 4
+    ) -> None:
         self.case = case
         width = -(-max_context // case.block_size)
-        self.runner = OpRunner(isa, threads, max_tokens=2048, max_rows=rows, table_width=width, block_size=case.block_size)
+        self.runner = OpRunner(
+            isa, threads, max_tokens=2048, max_rows=rows, table_width=width, block_size=case.block_size
+        )
         program = self.runner.program
         self.q = self.runner.buffer(case.heads * case.head_dim)
         self.k = self.runner.buffer(case.kv_heads * case.head_dim)
         self.v = self.runner.buffer(case.kv_heads * case.head_dim)
         self.y = self.runner.buffer(case.heads * case.head_dim)
-        shape: dict[str, Any] = dict(group=0, index=case.index, kv_heads=case.kv_heads, head_dim=case.head_dim, dtype=case.dtype)
+        shape: dict[str, Any] = dict(
+            group=0, index=case.index, kv_heads=case.kv_heads, head_dim=case.head_dim, dtype=case.dtype
+        )
         program.kv_write("kv_write", self.k, self.v, **shape)
         sinks = make_sinks(case) if case.sinks else None
         program.attend(
-            "attend", self.q, self.y, heads=case.heads, scale=case.head_dim**-0.5, window=case.window, softcap=case.softcap,
-            sinks=sinks, **shape,
+            "attend",
+            self.q,
+            self.y,
+            heads=case.heads,
+            scale=case.head_dim**-0.5,
+            window=case.window,
+            softcap=case.softcap,
+            sinks=sinks,
+            **shape,
         )
         program.set_windows([case.window])
         program.allocate_kv(case.block_bytes, rows * width)
         # Old content: NaN everywhere. Only what has been written, or lies beside it in 16 positions, may be read.
         program.kv()[:] = 0xFF
-        self.tables = np.random.default_rng(seed).permutation(rows * width).astype(np.int32).reshape(rows, width)
+        self.tables = (
+            np.random.default_rng(seed).permutation(rows * width).astype(np.int32).reshape(rows, width)
+        )
 
     def step(self, parts: Sequence[tuple[int, int, F32, F32, F32]]) -> list[F32]:
         """Each part is (sequence, context, q, k, v) with new tokens; returns y of each part."""
@@ -165,7 +181,9 @@ def test_chunks_threads_and_mates_leave_every_bit(case: Case, isa: str) -> None:
 
     chunks = [1, 2, 13, 16, 100, 379, 1, 1, 5, 120]
     chunks += [1] * 20 + [length - sum(chunks) - 20]
-    assert np.array_equal(prefill(Attention(case, isa, 2, rows=1, seed=3), q, k, v, chunks).view(np.int32), whole.view(np.int32))
+    assert np.array_equal(
+        prefill(Attention(case, isa, 2, rows=1, seed=3), q, k, v, chunks).view(np.int32), whole.view(np.int32)
+    )
 
     # Three sequences of other lengths share each step, with three threads.
     mates = [make_qkv(case, 1500, 10 + i) for i in range(3)]

@@ -19,7 +19,7 @@ from octavo.errors import KernelFault, WeightError
 from octavo.kernels import _native
 
 F32 = npt.NDArray[np.float32]
-ISAS = kernels.isas()
+ISAS = _native.kernel_variants()
 SIZES = [1, 2, 3, 5, 8, 16, 33, 64, 130]
 MAX_ROWS = 130
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from octavo.kernels import _native as native
 from tests.kernels.op_runner import OpRunner, run_unary
+
+from octavo.kernels import _native as native
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -67,9 +68,20 @@ def test_nan_passes(isa: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_unary(shape: tuple[int, int], isa: str) -> None:
     x = normal(shape)
-    close(run_unary(isa, x, lambda p, a, b: p.scale("scale", a, b, factor=0.3)), x.astype(np.float64) * np.float32(0.3))
-    close(run_unary(isa, x, lambda p, a, b: p.soft_cap("cap", a, b, cap=2.0)), 2 * np.tanh(x.astype(np.float64) / 2))
-    close(run_unary(isa, x, lambda p, a, b: p.scale("one", a, b, factor=1.0), threads=3, pad=5), x.astype(np.float64), 0, 0)
+    close(
+        run_unary(isa, x, lambda p, a, b: p.scale("scale", a, b, factor=0.3)),
+        x.astype(np.float64) * np.float32(0.3),
+    )
+    close(
+        run_unary(isa, x, lambda p, a, b: p.soft_cap("cap", a, b, cap=2.0)),
+        2 * np.tanh(x.astype(np.float64) / 2),
+    )
+    close(
+        run_unary(isa, x, lambda p, a, b: p.scale("one", a, b, factor=1.0), threads=3, pad=5),
+        x.astype(np.float64),
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -102,7 +114,10 @@ def rms(x: F64, weight: F32, eps: float, offset: float) -> F64:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("shape", "group", "offset"), [((3, 576), 0, 0.0), ((9, 100), 0, 1.0), ((4, 192), 64, 0.0), ((4, 96), 24, 1.0)])
+@pytest.mark.parametrize(
+    ("shape", "group", "offset"),
+    [((3, 576), 0, 0.0), ((9, 100), 0, 1.0), ((4, 192), 64, 0.0), ((4, 96), 24, 1.0)],
+)
 def test_rms_norm(shape: tuple[int, int], group: int, offset: float, isa: str) -> None:
     x, weight = normal(shape), normal((group or shape[1],), 3, 1.0)
     add = lambda p, a, b: p.rms_norm("norm", a, b, weight=weight, eps=1e-5, offset=offset, group=group)  # noqa: E731
@@ -135,18 +150,26 @@ def test_add_rms_norm(isa: str) -> None:
 def test_layer_norm(shape: tuple[int, int], with_bias: bool, isa: str) -> None:
     x, weight = normal(shape) + np.float32(2), normal((shape[1],), 1)
     bias = normal((shape[1],), 2) if with_bias else None
-    got = run_unary(isa, x, lambda p, a, b: p.layer_norm("norm", a, b, weight=weight, bias=bias, eps=1e-5), threads=2)
+    got = run_unary(
+        isa, x, lambda p, a, b: p.layer_norm("norm", a, b, weight=weight, bias=bias, eps=1e-5), threads=2
+    )
     wide = x.astype(np.float64)
     centred = wide - wide.mean(axis=1, keepdims=True)
     want = centred / np.sqrt(wide.var(axis=1, keepdims=True) + 1e-5) * weight
     close(got, want + bias if bias is not None else want, 5e-6, 3e-6)
 
 
-def rope_reference(x: F32, positions: Any, head_dim: int, rotary: int, inv_freq: F64, factor: float, interleaved: bool) -> F64:
+def rope_reference(
+    x: F32, positions: Any, head_dim: int, rotary: int, inv_freq: F64, factor: float, interleaved: bool
+) -> F64:
     heads = x.astype(np.float64).reshape(len(x), -1, head_dim).copy()
     angle = np.asarray(positions)[:, None, None] * inv_freq
     cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
-    first = (slice(0, rotary, 2), slice(1, rotary, 2)) if interleaved else (slice(0, rotary // 2), slice(rotary // 2, rotary))
+    first = (
+        (slice(0, rotary, 2), slice(1, rotary, 2))
+        if interleaved
+        else (slice(0, rotary // 2), slice(rotary // 2, rotary))
+    )
     a, b = heads[..., first[0]].copy(), heads[..., first[1]].copy()
     heads[..., first[0]], heads[..., first[1]] = a * cos - b * sin, b * cos + a * sin
     return heads.reshape(len(x), -1)
@@ -162,7 +185,15 @@ def test_rope(head_dim: int, rotary: int, interleaved: bool, in_place: bool, isa
     q, k = runner.buffer(3 * head_dim), runner.buffer(head_dim)
     outs = (q, k) if in_place else (runner.buffer(3 * head_dim), runner.buffer(head_dim))
     runner.program.rope(
-        "rope", q, k, *outs, head_dim=head_dim, rotary_dim=rotary, inv_freq=list(inv_freq), attention_factor=1.2, interleaved=interleaved
+        "rope",
+        q,
+        k,
+        *outs,
+        head_dim=head_dim,
+        rotary_dim=rotary,
+        inv_freq=list(inv_freq),
+        attention_factor=1.2,
+        interleaved=interleaved,
     )
     runner.program.io("block_tables")[:] = 0
     values = normal((40, 3 * head_dim)), normal((40, head_dim), 1)
@@ -172,7 +203,12 @@ def test_rope(head_dim: int, rotary: int, interleaved: bool, in_place: bool, isa
     runner.step([30, 2, 8], contexts)
     positions = np.concatenate([50 + np.arange(30), np.arange(2), 950 + np.arange(8)])
     for out, x in zip(outs, values, strict=True):
-        close(runner.read(out, 40), rope_reference(x, positions, head_dim, rotary, inv_freq, 1.2, interleaved), 0, 2e-6)
+        close(
+            runner.read(out, 40),
+            rope_reference(x, positions, head_dim, rotary, inv_freq, 1.2, interleaved),
+            0,
+            2e-6,
+        )
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -191,7 +227,14 @@ def test_embed(isa: str) -> None:
     for kind, (data, want) in forms.items():
         runner = OpRunner(isa, 2)
         y = runner.buffer(96)
-        runner.program.embed("embed", y, type=kind, data=np.ascontiguousarray(data).view(np.uint8).reshape(-1), rows=1000, scale=2.0)
+        runner.program.embed(
+            "embed",
+            y,
+            type=kind,
+            data=np.ascontiguousarray(data).view(np.uint8).reshape(-1),
+            rows=1000,
+            scale=2.0,
+        )
         runner.program.io("token_ids")[:5] = ids
         runner.step([5])
         assert np.array_equal(runner.read(y, 5), want[ids] * np.float32(2)), kind

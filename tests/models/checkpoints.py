@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCAB = 160
 _BASE: dict[str, Any] = {
-    "hidden_size": 64,
+    "hidden_size": 96,
     "intermediate_size": 96,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,

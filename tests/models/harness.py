@@ -23,7 +23,7 @@ from octavo.weights.load import check_tensors, open_model
 from octavo.weights.source import ModelSource
 from octavo.wire.layout import KVLayout
 
-EXECUTORS = ("torch",)
+EXECUTORS = ("torch", "native")
 POISON = 0  # block that freed table entries point at
 F32 = npt.NDArray[np.float32]
 
@@ -65,7 +65,7 @@ class Row:
 class Setup:
     """`level`: 0 the program as built, 2 all passes (as -O means them)."""
 
-    block_size: int = 8
+    block_size: int = 16
     kv_dtype: str = "f32"
     weights: str = "f32"
     level: int = 2
@@ -118,13 +118,23 @@ class Runner:
             self._free += [b for b in table if b != POISON]
         row.tables = [[] for _ in self.layout.groups]
 
-    def step(self, work: Sequence[tuple[Row, int]]) -> list[F32]:
-        """Computes the next `n` tokens of each row; logits `[n, vocab]` of each."""
+    def step(self, work: Sequence[tuple[Row, int]], keep: int | None = None) -> list[F32]:
+        """Computes the next `n` tokens of each row; logits `[n, vocab]` of each, or of those among its
+        sequence's last `keep` positions."""
         batch = self.batch(work)
+        first = [
+            0 if keep is None else max(0, min(n, len(row.tokens) - keep - row.computed)) for row, n in work
+        ]
+        kept = [
+            np.arange(start + skip, start + n)
+            for start, skip, (_, n) in zip(batch.row_starts[:-1], first, work, strict=True)
+        ]
+        batch.sample_tokens = np.concatenate(kept).astype(np.int32)
+        batch.sampling = greedy_sampling(len(batch.sample_tokens), self.program.vocab_size)
         logits = self.executor.logits(batch)
         for row, count in work:
             row.computed += count
-        return np.split(logits, batch.row_starts[1:-1])
+        return np.split(logits, np.cumsum([len(part) for part in kept])[:-1])
 
     def batch(self, work: Sequence[tuple[Row, int]]) -> StepBatch:
         """Every token of the step is a sampling row."""
@@ -164,9 +174,12 @@ class Runner:
                         self._free.append(table[i])
                         table[i] = POISON
 
-    def sequences(self, sequences: Sequence[Sequence[int]], chunks: Sequence[int] = (1 << 30,)) -> list[F32]:
-        """Logits `[len, vocab]` of each sequence. All run side by side; row i takes chunk sizes from
-        `chunks` in turn, starting at its i-th, so that steps mix prefill pieces of all sizes."""
+    def sequences(
+        self, sequences: Sequence[Sequence[int]], chunks: Sequence[int] = (1 << 30,), keep: int | None = None
+    ) -> list[F32]:
+        """Logits `[len, vocab]` of each sequence, or of its last `keep` positions. All run side by side;
+        row i takes chunk sizes from `chunks` in turn, starting at its i-th, so that steps mix prefill
+        pieces of all sizes."""
         rows = [self.row(tokens) for tokens in sequences]
         parts: list[list[F32]] = [[] for _ in rows]
         turn = 0
@@ -176,7 +189,7 @@ class Runner:
                 for i, row in enumerate(rows)
             ]
             live = [(i, n) for i, n in wanted if n > 0]
-            for (i, _), logits in zip(live, self.step([(rows[i], n) for i, n in live]), strict=True):
+            for (i, _), logits in zip(live, self.step([(rows[i], n) for i, n in live], keep), strict=True):
                 parts[i].append(logits)
             turn += 1
         for row in rows:

@@ -19,11 +19,15 @@ def random_program(seed: int, length: int) -> Program:
         x = rng.choice(known[-4:])
         twins = [other for other in known if (other.width, other.rows) == (x.width, x.rows)]
         other = rng.choice(twins)
-        kind = rng.choice(["linear", "linear", "triple", "add", "mul", "act", "norm", "gated", "rope", "gather"])
+        kind = rng.choice(
+            ["linear", "linear", "triple", "add", "mul", "act", "norm", "gated", "rope", "gather"]
+        )
         if kind == "linear":
             known.append(b.linear(f"l{i}", x, f"w{i}", (rng.choice([16, 24, 32]), x.width)))
         elif kind == "triple":
-            known += [b.linear(f"l{i}.{n}", x, f"w{i}.{n}", (width, x.width)) for n, width in enumerate((16, 8, 8))]
+            known += [
+                b.linear(f"l{i}.{n}", x, f"w{i}.{n}", (width, x.width)) for n, width in enumerate((16, 8, 8))
+            ]
         elif kind == "add":
             known.append(b.add(f"add{i}", x, other))
         elif kind == "mul":

@@ -40,7 +40,9 @@ def thetas(program: Program) -> list[float]:
 
 
 def test_unknown_model_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match=f"model_type 'gpt9' is not supported, allowed: {', '.join(FAMILIES)}"):
+    with pytest.raises(
+        ConfigError, match=f"model_type 'gpt9' is not supported, allowed: {', '.join(FAMILIES)}"
+    ):
         build("gpt9")
 
 
@@ -57,8 +59,16 @@ def test_every_family_builds(family: str) -> None:
         ("llama", {"hidden_act": "swoosh"}, "hidden_act is 'swoosh'.*allowed is one of silu"),
         ("llama", {"vocab_size": None}, "vocab_size is missing"),
         ("llama", {"hidden_size": -1}, "hidden_size is -1.*allowed is a positive integer"),
-        ("llama", {"num_key_value_heads": 3}, "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
-        ("llama", {"num_attention_heads": 5, "num_key_value_heads": 5}, "hidden_size 32 is no multiple of 5 heads"),
+        (
+            "llama",
+            {"num_key_value_heads": 3},
+            "num_attention_heads 4 is no multiple of num_key_value_heads 3",
+        ),
+        (
+            "llama",
+            {"num_attention_heads": 5, "num_key_value_heads": 5},
+            "hidden_size 32 is no multiple of 5 heads",
+        ),
         ("llama", {"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'"),
         ("llama", {"attention_bias": "yes"}, "attention_bias is 'yes'.*allowed is true or false"),
         ("llama", {"sliding_window": 8}, "sliding_window = 8 is not supported for model_type 'llama'"),
@@ -95,7 +105,11 @@ def test_refusals(family: str, config: dict[str, Any], problem: str) -> None:
         ("mistral", {"sliding_window": None}, [0] * 6),
         ("mistral", {"sliding_window": 8}, [8] * 6),
         ("qwen2", {"sliding_window": 8}, [0] * 6),
-        ("qwen2", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 4}, [0, 0, 0, 0, 8, 8]),
+        (
+            "qwen2",
+            {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 4},
+            [0, 0, 0, 0, 8, 8],
+        ),
         ("qwen2", {"sliding_window": None, "use_sliding_window": True, "max_window_layers": 0}, [0] * 6),
         ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 3}, [8, 8, 0, 8, 8, 0]),
         ("gemma3_text", {"sliding_window": 512}, [512] * 5 + [0]),
@@ -127,7 +141,9 @@ def test_gemma_has_two_rotations_in_both_styles() -> None:
     assert thetas(old) == thetas(new)
     assert thetas(old)[0] == pytest.approx(1e4, rel=1e-3)
     assert thetas(old)[1] == pytest.approx(1e6, rel=1e-3)
-    scaled = build("gemma3_text", sliding_window_pattern=2, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    scaled = build(
+        "gemma3_text", sliding_window_pattern=2, rope_scaling={"rope_type": "linear", "factor": 8.0}
+    )
     ropes = [op.attrs["inv_freq"] for op in scaled.ops if op.kind == "rope"]
     plain = [op.attrs["inv_freq"] for op in old.ops if op.kind == "rope"]
     assert ropes[0] == plain[0]  # local layers are not scaled

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.harness import greedy_sampling
+from tests.models.random_program import random_program
 
 from octavo.executors.base import ExecutorOptions, StepBatch
 from octavo.executors.torch_executor import TorchExecutor
@@ -14,8 +16,6 @@ from octavo.models.registry import weights_of
 from octavo.program.passes import fuse, gather_early, plan_memory
 from octavo.program.program import Program
 from octavo.weights.source import ModelSource, RawTensor, TensorInfo, TokenizerFiles
-from tests.models.harness import greedy_sampling
-from tests.models.random_program import random_program
 
 OPTIONS = ExecutorOptions(
     weights="f32", max_tokens=8, max_rows=8, max_blocks_per_row=4, num_threads=1, isa="torch"

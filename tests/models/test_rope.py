@@ -41,11 +41,28 @@ CASES: list[dict[str, Any]] = [
         "original_max_position_embeddings": 2048,
     },
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
-    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "partial_rotary_factor": 0.25},
+    {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 1024,
+        "partial_rotary_factor": 0.25,
+    },
     {"rope_type": "yarn", "factor": 0.5, "original_max_position_embeddings": 1024},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "attention_factor": 1.25},
-    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512, "beta_fast": 16.0, "beta_slow": 2.0},
-    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512, "mscale": 1.0, "mscale_all_dim": 0.7},
+    {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 512,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 512,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    },
     {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512, "truncate": False},
 ]
 
@@ -95,8 +112,14 @@ def test_factors_of_a_gguf_file_divide() -> None:
         ({"rope_type": "longrope"}, "rope_type 'longrope' is not supported, allowed: default, linear"),
         ({"rope_type": "linear"}, "rope parameter factor is None"),
         ({"rope_type": "linear", "factor": True}, "factor is True"),
-        ({"rope_type": "default", "mrope_section": [1, 2]}, "mrope_section mean nothing to rope_type 'default'"),
-        ({"rope_type": "linear", "factor": 2.0, "beta_fast": 32}, "beta_fast mean nothing to rope_type 'linear'"),
+        (
+            {"rope_type": "default", "mrope_section": [1, 2]},
+            "mrope_section mean nothing to rope_type 'default'",
+        ),
+        (
+            {"rope_type": "linear", "factor": 2.0, "beta_fast": 32},
+            "beta_fast mean nothing to rope_type 'linear'",
+        ),
         ({"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 9}, "dynamic rope with"),
         ({"rope_type": "factors", "factors": [1.0]}, "rope_factors must be 4 positive numbers"),
         (

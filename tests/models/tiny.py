@@ -16,10 +16,11 @@ import transformers
 Checkpoint = tuple[str, list[npt.NDArray[np.float32]]]  # (directory, logits of PROMPTS)
 VOCAB = 200
 PROMPTS = [
-    [3, 17, 160, 42, 42, 9, 77, 120, 5, 61, 88, 13, 7, 101, 33, 150, 2, 90, 64, 28, 111, 199, 0, 54, 71, 36],
+    [3, 17, 160, 42, 42, 9, 77, 120, 5, 61, 88, 13, 7, 101, 33, 150, 2, 90, 64, 28, 111, 199, 0, 54, 71, 36]
+    + [(13 * i * i + 9 * i + 1) % VOCAB for i in range(31)],
     [(7 * i + 3) % VOCAB for i in range(11)],
     [150],
-    [(11 * i * i + 5) % VOCAB for i in range(19)],
+    [(11 * i * i + 5) % VOCAB for i in range(36)],
 ]
 _BASE: dict[str, Any] = {
     "vocab_size": VOCAB,

@@ -37,7 +37,9 @@ MODEL = ModelFacts(
     vocab_size=49_152,
     max_position=8_192,
     parameters=134_515_008,
-    weight_bytes={"file": 98 * MIB, "f32": 513 * MIB, "f16": 257 * MIB, "bf16": 257 * MIB, "w8": 145 * MIB, "w4": 84 * MIB},
+    weight_bytes={
+        "file": 98 * MIB, "f32": 513 * MIB, "f16": 257 * MIB, "bf16": 257 * MIB, "w8": 145 * MIB, "w4": 84 * MIB,
+    },
     kv_groups=(KVGroupFacts(30, 0),),
     kv_layers_per_block=30,
     kv_heads=3,
@@ -117,7 +119,10 @@ def test_format_of_the_weights(file_dtype: str, values: dict[str, Any], weights:
 
 @pytest.mark.parametrize(
     ("values", "dtype"),
-    [({}, "bf16"), ({"dtype": "float32"}, "f32"), ({"kv_cache_dtype": "f32"}, "f32"), ({"kv_cache_dtype": "bfloat16"}, "bf16")],
+    [
+        ({}, "bf16"), ({"dtype": "float32"}, "f32"), ({"kv_cache_dtype": "f32"}, "f32"),
+        ({"kv_cache_dtype": "bfloat16"}, "bf16"),
+    ],
 )  # fmt: skip
 def test_dtype_of_the_kv_cache(values: dict[str, Any], dtype: str) -> None:
     assert resolve(asked(**values), MODEL, MACHINE).engine.cache.dtype == dtype

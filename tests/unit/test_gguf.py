@@ -8,10 +8,10 @@ from pathlib import Path
 import gguf as reference
 import numpy as np
 import pytest
+from tests.unit import gguf_files as make
 
 from octavo.errors import WeightError
 from octavo.weights.gguf import read_gguf
-from tests.unit import gguf_files as make
 
 
 def read(tmp_path: Path, data: bytes):
@@ -29,7 +29,20 @@ ARCH = make.entry("general.architecture", make.STRING, "llama")
 
 
 def test_every_value_type(tmp_path: Path) -> None:
-    kinds = {0: 200, 1: -5, 2: 60000, 3: -300, 4: 1 << 31, 5: -7, 6: 0.5, 7: True, 8: "hällo", 10: 1 << 60, 11: -9, 12: 0.1}
+    kinds = {
+        0: 200,
+        1: -5,
+        2: 60000,
+        3: -300,
+        4: 1 << 31,
+        5: -7,
+        6: 0.5,
+        7: True,
+        8: "hällo",
+        10: 1 << 60,
+        11: -9,
+        12: 0.1,
+    }
     entries = [make.entry(f"k{kind}", kind, content) for kind, content in kinds.items()]
     entries += [make.entry(f"a{kind}", make.ARRAY, (kind, [content] * 3)) for kind, content in kinds.items()]
     entries.append(make.entry("nested", make.ARRAY, (make.ARRAY, [(5, [1, 2]), (8, ["x"])])))
@@ -71,7 +84,11 @@ def test_against_the_reference_writer(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     file = read_gguf(str(path))
-    assert file.version == 3 and file.metadata["llama.block_count"] == 3 and list(file.metadata["names"]) == ["x", "y"]
+    assert (
+        file.version == 3
+        and file.metadata["llama.block_count"] == 3
+        and list(file.metadata["names"]) == ["x", "y"]
+    )
     assert file.tensors["one"].shape == (5, 32) and file.tensors["one"].type == "F32"
     assert file.tensors["two"].shape == (3, 7, 64) and file.tensors["two"].type == "Q8_0"
     data = path.read_bytes()
@@ -111,7 +128,9 @@ def test_hostile_counts_are_refused(tmp_path: Path) -> None:
 
 def test_malformed_metadata(tmp_path: Path) -> None:
     refused(tmp_path, make.gguf([ARCH, ARCH]), "'general.architecture' is there twice")
-    refused(tmp_path, make.gguf([make.string("k") + struct.pack("<I", 77) + b"\0" * 8]), "unknown value type 77")
+    refused(
+        tmp_path, make.gguf([make.string("k") + struct.pack("<I", 77) + b"\0" * 8]), "unknown value type 77"
+    )
     refused(tmp_path, make.gguf([make.entry("k", make.ARRAY, (77, []))]), "array of the unknown type 77")
     refused(tmp_path, make.gguf([make.entry("k", make.STRING, b"\xff\xfe")]), "k is not UTF-8")
     for bad in (0, 3, 1 << 21):

@@ -13,14 +13,29 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit import gguf_files as make
 
 from octavo.api.text.tokenizer import load_tokenizer
 from octavo.errors import WeightError
 from octavo.weights.load import check_tensors, open_model
 from octavo.weights.safetensors import read_safetensors
-from tests.unit import gguf_files as make
 
-HOSTILE = [0, 1, 3, 7, 0x7F, 0xFF, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 33, 1 << 62, (1 << 63) - 1, (1 << 64) - 1]
+HOSTILE = [
+    0,
+    1,
+    3,
+    7,
+    0x7F,
+    0xFF,
+    1 << 16,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 33,
+    1 << 62,
+    (1 << 63) - 1,
+    (1 << 64) - 1,
+]
 
 
 def whole_gguf() -> bytes:
@@ -36,7 +51,11 @@ def whole_gguf() -> bytes:
     metadata["tokenizer.ggml.eos_token_id"] = (make.U32, 1)
     metadata["nested"] = (make.ARRAY, (make.ARRAY, [(make.I32, [1, 2]), (make.STRING, ["x"])]))
     ones = np.ones((8, 64), np.float32)
-    tensors = {"token_embd.weight": ones, "rope_freqs.weight": np.ones(8, np.float32), "blk.0.attn_q.weight": ones}
+    tensors = {
+        "token_embd.weight": ones,
+        "rope_freqs.weight": np.ones(8, np.float32),
+        "blk.0.attn_q.weight": ones,
+    }
     return make.with_tensors(metadata, tensors)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit import gguf_files as make
 
 from octavo.errors import WeightError
 from octavo.quant import dequantise
 from octavo.weights.load import check_tensors, open_model
 from octavo.weights.names import rope_pairs
 from octavo.weights.source import ModelSource
-from tests.unit import gguf_files as make
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -28,7 +28,7 @@ def layer_tensors(*names: str) -> dict[str, np.ndarray]:
     tensors = {"token_embd.weight": floats(50, 64), "output_norm.weight": floats(64)}
     for layer in range(2):
         for name in (*shapes, *names):
-            if name in names or "_q_norm" not in name and "_k_norm" not in name:
+            if name in names or ("_q_norm" not in name and "_k_norm" not in name):
                 tensors[f"blk.{layer}.{name}.weight"] = floats(*shapes.get(name, (64,)))
     return tensors
 
@@ -48,12 +48,22 @@ def test_llama(tmp_path: Path) -> None:
     assert source.format == "gguf" and source.name == "model"
     assert (config["model_type"], config["hidden_size"], config["num_hidden_layers"]) == ("llama", 64, 2)
     assert (config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]) == (4, 2, 16)
-    assert (config["intermediate_size"], config["vocab_size"], config["max_position_embeddings"]) == (96, 50, 128)
+    assert (config["intermediate_size"], config["vocab_size"], config["max_position_embeddings"]) == (
+        96,
+        50,
+        128,
+    )
     assert config["rms_norm_eps"] == 1e-5 and config["rope_theta"] == 1e5 and config["rope_scaling"] is None
     assert config["tie_word_embeddings"] is True and config["attention_bias"] is False
     assert "rope_factors" not in config
     assert set(source.tensors) >= {"model.embed_tokens.weight", "model.norm.weight"}
-    for part in ("input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj"):
+    for part in (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "self_attn.q_proj",
+        "self_attn.o_proj",
+        "mlp.down_proj",
+    ):
         assert f"model.layers.1.{part}.weight" in source.tensors
     assert source.tensors["model.layers.0.self_attn.k_proj.weight"].row_order == ("rope_pairs", 2)
     assert source.tensors["model.layers.0.self_attn.v_proj.weight"].row_order is None
@@ -94,7 +104,10 @@ def test_rope_scaling(tmp_path: Path) -> None:
     def scaling(**changes: Any) -> Any:
         return opened(tmp_path, make.llama_metadata(**changes), LLAMA).config["rope_scaling"]
 
-    linear = {"llama__rope__scaling__type": (make.STRING, "linear"), "llama__rope__scaling__factor": (make.F32, 4.0)}
+    linear = {
+        "llama__rope__scaling__type": (make.STRING, "linear"),
+        "llama__rope__scaling__factor": (make.F32, 4.0),
+    }
     assert scaling(**linear) == {"rope_type": "linear", "factor": 4.0}
     yarn = {**linear, "llama__rope__scaling__type": (make.STRING, "yarn")}
     yarn["llama__rope__scaling__original_context_length"] = (make.U32, 32)
@@ -104,19 +117,29 @@ def test_rope_scaling(tmp_path: Path) -> None:
 
 
 def test_qwen2_and_qwen3(tmp_path: Path) -> None:
-    biases = {f"blk.{layer}.attn_{p}.bias": floats(n) for layer in range(2) for p, n in (("q", 64), ("k", 32), ("v", 32))}
+    biases = {
+        f"blk.{layer}.attn_{p}.bias": floats(n)
+        for layer in range(2)
+        for p, n in (("q", 64), ("k", 32), ("v", 32))
+    }
     source = opened(tmp_path, make.llama_metadata("qwen2"), {**LLAMA, **biases})
     assert source.config["model_type"] == "qwen2" and source.config["attention_bias"] is True
     assert "model.layers.1.self_attn.k_proj.bias" in source.tensors
     assert all(info.row_order is None for info in source.tensors.values())
     tensors = layer_tensors("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm")
-    source = opened(tmp_path, make.llama_metadata("qwen3", qwen3__attention__key_length=(make.U32, 16)), tensors)
-    assert source.config["model_type"] == "qwen3" and "model.layers.0.self_attn.q_norm.weight" in source.tensors
+    source = opened(
+        tmp_path, make.llama_metadata("qwen3", qwen3__attention__key_length=(make.U32, 16)), tensors
+    )
+    assert (
+        source.config["model_type"] == "qwen3" and "model.layers.0.self_attn.q_norm.weight" in source.tensors
+    )
 
 
 def test_gemma3(tmp_path: Path) -> None:
     names = ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm")
-    metadata = make.llama_metadata("gemma3", gemma3__attention__sliding_window=(make.U32, 24), gemma3__block_count=(4, 7))
+    metadata = make.llama_metadata(
+        "gemma3", gemma3__attention__sliding_window=(make.U32, 24), gemma3__block_count=(4, 7)
+    )
     source = opened(tmp_path, metadata, layer_tensors(*names))
     config = source.config
     assert config["model_type"] == "gemma3_text" and config["hidden_activation"] == "gelu_pytorch_tanh"
@@ -128,14 +151,20 @@ def test_gemma3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes, why",
+    ("changes", "why"),
     [
-        ({"general__architecture": (make.STRING, "rwkv7")}, "'rwkv7'; supported in GGUF are llama, qwen2, qwen3, gemma3"),
+        (
+            {"general__architecture": (make.STRING, "rwkv7")},
+            "'rwkv7'; supported in GGUF are llama, qwen2, qwen3, gemma3",
+        ),
         ({"general__architecture": None}, "architecture None"),
         ({"llama__block_count": None}, "llama.block_count is missing"),
         ({"llama__block_count": (make.STRING, "x")}, "is 'x'; an integer"),
         ({"llama__attention__head_count": (make.U32, 0)}, "is 0; an integer from 1"),
-        ({"llama__attention__head_count_kv": (make.ARRAY, (make.U32, [2, 4]))}, "differs from layer to layer"),
+        (
+            {"llama__attention__head_count_kv": (make.ARRAY, (make.U32, [2, 4]))},
+            "differs from layer to layer",
+        ),
         ({"llama__attention__layer_norm_rms_epsilon": (make.F32, float("nan"))}, "a positive number"),
         ({"llama__expert_count": (make.U32, 8)}, "mixture-of-experts"),
         ({"llama__attention__value_length": (make.U32, 8)}, "different widths"),
@@ -166,7 +195,9 @@ def test_generation_config_and_template(tmp_path: Path) -> None:
     source = opened(tmp_path, metadata, LLAMA)
     assert source.generation_config == {"eos_token_id": [7, 9], "temperature": 0.6}
     assert source.chat_template == "{{ messages }}" and source.name == "Tiny"
-    assert source.tokenizer.gguf is not None and all(key.startswith("tokenizer.") for key in source.tokenizer.gguf)
+    assert source.tokenizer.gguf is not None and all(
+        key.startswith("tokenizer.") for key in source.tokenizer.gguf
+    )
 
 
 def test_check_tensors_lists_everything_at_once(tmp_path: Path) -> None:
@@ -178,7 +209,9 @@ def test_check_tensors_lists_everything_at_once(tmp_path: Path) -> None:
         check_tensors(source, wanted)
     text = str(error.value)
     assert "1 missing: model.layers.2.mlp.up_proj.weight [96, 64]" in text
-    assert "1 not used by the model: blk.0.odd.weight" in text and "model.norm.weight is [64], not [65]" in text
+    assert (
+        "1 not used by the model: blk.0.odd.weight" in text and "model.norm.weight is [64], not [65]" in text
+    )
 
 
 def test_fingerprint_changes_with_the_file(tmp_path: Path) -> None:

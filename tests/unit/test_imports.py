@@ -39,10 +39,9 @@ import sys, json
 before = set(sys.modules)
 {imports}
 tops = {{name.partition(".")[0] for name in sys.modules if getattr(sys.modules[name], "__file__", None)}}
-third = sorted(
-    name for name in tops - set(sys.stdlib_module_names)
-    if not name.startswith("_") and name != "octavo" and "site-packages" in str(getattr(sys.modules.get(name), "__file__", ""))
-)
+def is_installed(name):
+    return "site-packages" in str(getattr(sys.modules.get(name), "__file__", ""))
+third = sorted(name for name in tops - set(sys.stdlib_module_names) if name[0] != "_" and is_installed(name))
 print(json.dumps([third, sorted(m for m in sys.modules if m.startswith("octavo.kernels"))]))
 """
 

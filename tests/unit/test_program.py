@@ -11,7 +11,7 @@ from octavo.program.builder import ProgramBuilder
 from octavo.program.check import fill_attrs, verify
 from octavo.program.dump import dump
 from octavo.program.ops import OPS, table_markdown
-from octavo.program.program import Op, Program, WeightRef
+from octavo.program.program import Attr, Op, Program, WeightRef
 from octavo.wire.layout import KVGroup, KVLayout
 
 LAYOUT = KVLayout(groups=(KVGroup((0, 1)),), block_size=16, kv_heads=2, head_dim=8, dtype="f32")
@@ -50,7 +50,11 @@ def test_buffers_have_rows_and_widths() -> None:
     program = small_program()
     logits = program.buffers[program.outputs["logits"]]
     assert (logits.rows, logits.width) == ("samples", 40)
-    assert [(b.rows, b.width) for b in program.buffers[:3]] == [("tokens", 16), ("tokens", 24), ("tokens", 24)]
+    assert [(b.rows, b.width) for b in program.buffers[:3]] == [
+        ("tokens", 16),
+        ("tokens", 24),
+        ("tokens", 24),
+    ]
 
 
 def test_dump_names_every_op() -> None:
@@ -62,7 +66,9 @@ def test_dump_names_every_op() -> None:
 def test_a_wrong_matrix_names_op_and_shapes() -> None:
     b = new_builder()
     x = b.embed("embed", "embed", 16)
-    with pytest.raises(ConfigError, match=r"'layers\.0\.q' \(linear\): matrix is \[32, 20\] but the input is \[rows, 16\]"):
+    with pytest.raises(
+        ConfigError, match=r"'layers\.0\.q' \(linear\): matrix is \[32, 20\] but the input is \[rows, 16\]"
+    ):
         b.linear("layers.0.q", x, "q", (32, 20))
 
 
@@ -70,7 +76,9 @@ def test_two_widths_do_not_add() -> None:
     b = new_builder()
     x = b.embed("embed", "embed", 16)
     y = b.linear("up", x, "up", (24, 16))
-    with pytest.raises(ConfigError, match=r"'sum' \(add\): input 0 is \[rows, 16\] but input 1 is \[rows, 24\]"):
+    with pytest.raises(
+        ConfigError, match=r"'sum' \(add\): input 0 is \[rows, 16\] but input 1 is \[rows, 24\]"
+    ):
         b.add("sum", x, y)
 
 
@@ -92,12 +100,12 @@ def test_attention_shapes() -> None:
         b.attend("attend", x, layer=0, heads=3, scale=1.0)
     with pytest.raises(ConfigError, match="window 4 but the KV layout keeps all"):
         b.attend("attend", x, layer=0, heads=2, scale=1.0, window=4)
+    rope: dict[str, Attr] = {"head_dim": 8, "rotary_dim": 8, "inv_freq": (1.0, 0.1)}
+    op = Op("rope", "rope", (0, 0), (1, 2), (), fill_attrs("rope", "rope", rope))
     with pytest.raises(ConfigError, match="inv_freq has 2 entries but rotary_dim is 8"):
-        rope = {"head_dim": 8, "rotary_dim": 8, "inv_freq": (1.0, 0.1)}
-        op = Op("rope", "rope", (0, 0), (1, 2), (), fill_attrs("rope", "rope", rope))
         verify(replace(small_program(), ops=(small_program().ops[0], op)))
+    wide = b.linear("k", x, "k", (24, 16))
     with pytest.raises(ConfigError, match=r"but the KV layout holds 2 heads of 8"):
-        wide = b.linear("k", x, "k", (24, 16))
         b.kv_write("kv", wide, wide, layer=0)
 
 
@@ -110,7 +118,7 @@ def test_attributes_are_typed() -> None:
         ({"eps": 1e-6, "group": True}, "allowed is a value of type int"),
     ):
         with pytest.raises(ConfigError, match=problem):
-            fill_attrs("rms_norm", "n", given)  # type: ignore[arg-type]
+            fill_attrs("rms_norm", "n", given)
     with pytest.raises(ConfigError, match="allowed: silu, gelu"):
         fill_attrs("act", "a", {"fn": "swoosh"})
 
@@ -128,11 +136,11 @@ def test_verify_finds_broken_programs() -> None:
     with pytest.raises(ConfigError, match="is written by no op"):
         verify(replace(program, ops=program.ops[:-1]))
     up = program.ops[1]
+    wrong = replace(up, outputs=up.inputs, weights=(WeightRef("w", (16, 16), "matrix"),))
     with pytest.raises(ConfigError, match="lies over input"):
-        wrong = replace(up, outputs=up.inputs, weights=(WeightRef("w", (16, 16), "matrix"),))
         verify(replace(program, ops=(program.ops[0], wrong), outputs={}))
+    wrong = replace(up, weights=(replace(up.weights[0], role="vector"),))
     with pytest.raises(ConfigError, match="must be a matrix"):
-        wrong = replace(up, weights=(replace(up.weights[0], role="vector"),))
         verify(replace(program, ops=(program.ops[0], wrong), outputs={}))
     with pytest.raises(ConfigError, match="no such op"):
         verify(replace(program, ops=(replace(program.ops[0], kind="embedding"),)))

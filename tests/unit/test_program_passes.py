@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.random_program import random_program
 
 from octavo.errors import ConfigError
 from octavo.models.registry import build_program, weights_of
 from octavo.program.passes import arena_row_bytes, fuse, gather_early, plan_memory, row_bytes, tap
 from octavo.program.passes.plan_memory import live_ranges
 from octavo.program.program import Buffer, Program
-from tests.models.random_program import random_program
 
 LLAMA = {
     "model_type": "llama",
@@ -24,7 +24,13 @@ LLAMA = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-GEMMA = {**LLAMA, "model_type": "gemma3_text", "head_dim": 8, "sliding_window": 16, "sliding_window_pattern": 3}
+GEMMA = {
+    **LLAMA,
+    "model_type": "gemma3_text",
+    "head_dim": 8,
+    "sliding_window": 16,
+    "sliding_window_pattern": 3,
+}
 
 
 def model(config: dict[str, object], **changes: object) -> Program:

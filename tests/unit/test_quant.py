@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import WeightError
-from octavo.quant import BLOCKS, dequantise, row_bytes
+from octavo.quant import BLOCKS, dequantise, formats, row_bytes
 
 
 def random_bytes(type: str, rows: int, cols: int, seed: int) -> np.ndarray:
@@ -25,7 +25,7 @@ def random_bytes(type: str, rows: int, cols: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("type", BLOCKS)
-@pytest.mark.parametrize("rows, cols", [(1, 256), (7, 512), (64, 2048)])
+@pytest.mark.parametrize(("rows", "cols"), [(1, 256), (7, 512), (64, 2048)])
 def test_bit_equal_to_reference(type: str, rows: int, cols: int) -> None:
     data = random_bytes(type, rows, cols, seed=rows * cols)
     quant = gguf.GGMLQuantizationType[type]
@@ -56,9 +56,29 @@ def test_block_table_agrees_with_reference() -> None:
 
 
 def test_wrong_sizes_are_refused() -> None:
-    with pytest.raises(WeightError, match="not supported.*Q4_K"):
+    with pytest.raises(WeightError, match=r"not supported.*Q4_K"):
         dequantise(np.zeros(4, np.uint8), "IQ1_S", 1, 256)
-    with pytest.raises(WeightError, match="blocks hold 32"):
+    with pytest.raises(WeightError, match=r"blocks hold 32"):
         dequantise(np.zeros(18, np.uint8), "Q4_0", 1, 31)
-    with pytest.raises(WeightError, match="take 36 bytes, not 18"):
+    with pytest.raises(WeightError, match=r"take 36 bytes, not 18"):
         dequantise(np.zeros(18, np.uint8), "Q4_0", 2, 32)
+
+
+def test_packed_formats() -> None:
+    assert formats.packed_bytes("f32", 32, 32) == 4096 and formats.packed_bytes("bf16", 33, 32) == 4096
+    assert (
+        formats.packed_bytes("w8", 32, 64) == 2 * (1024 + 64)
+        and formats.packed_bytes("w4", 1, 1) == 512 + 128
+    )
+    for name, format in formats.FORMATS.items():
+        assert formats.packed_bytes(name, 320, 3200) * 8 / (320 * 3200) == format.bits
+
+
+def test_format_table_covers_every_file_type() -> None:
+    header, *rows = formats.table()
+    assert [row[0] for row in rows] == list(BLOCKS) and all(len(row) == len(header) for row in rows)
+    by_type = {row[0]: row for row in rows}
+    assert by_type["Q4_1"][3] == "w4" and by_type["Q4_1"][5] == "exact"
+    assert by_type["Q8_0"][3] == "w8" and by_type["Q6_K"][3] == "w8" and "exact" not in by_type["Q6_K"][5]
+    with pytest.raises(WeightError, match=r"not supported"):
+        formats.natural("IQ1_S")

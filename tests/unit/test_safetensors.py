@@ -28,7 +28,11 @@ def entry(dtype: str, shape: list[int], start: int, end: int) -> dict[str, Any]:
 
 def test_against_the_reference_writer(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones((4,), np.float16), "c": np.int64([[1]])}
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.ones((4,), np.float16),
+        "c": np.int64([[1]]),
+    }
     safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})
     tensors = read_safetensors(str(path))
     assert {name: (info.type, info.shape) for name, info in tensors.items()} == {
@@ -42,7 +46,7 @@ def test_against_the_reference_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "header, data, why",
+    ("header", "data", "why"),
     [
         ({"a": entry("F32", [2], 0, 8)}, b"1234567", "ends at byte"),
         ({"a": entry("F32", [2], 0, 8)}, b"123456789", "its tensors end at"),
@@ -71,7 +75,7 @@ def test_header_length_is_checked_first(tmp_path: Path) -> None:
     for raw in (b"", b"1234", struct.pack("<Q", 1 << 62) + b"{}", struct.pack("<Q", 99_000_000) + b"{}"):
         path = tmp_path / "x.safetensors"
         path.write_bytes(raw)
-        with pytest.raises(WeightError, match="header claims"):
+        with pytest.raises(WeightError, match=r"header claims"):
             read_safetensors(str(path))
 
 
@@ -93,14 +97,16 @@ def test_sharded(tmp_path: Path) -> None:
     tensors = read_sharded(str(tmp_path), INDEX)
     assert Path(tensors["b"].file).name == "m-2.safetensors"
     index(tmp_path, {"a": "m-2.safetensors"})
-    with pytest.raises(WeightError, match="not in the shard"):
+    with pytest.raises(WeightError, match=r"not in the shard"):
         read_sharded(str(tmp_path), INDEX)
     index(tmp_path, {"a": "m-1.safetensors", "b": "m-9.safetensors"})
     with pytest.raises(WeightError, match=r"lacks 1 of 2 shards: m-9.safetensors"):
         read_sharded(str(tmp_path), INDEX)
 
 
-@pytest.mark.parametrize("name", ["../m-1.safetensors", "/etc/passwd", "a/b.safetensors", "x.bin", "x\0.safetensors", 7])
+@pytest.mark.parametrize(
+    "name", ["../m-1.safetensors", "/etc/passwd", "a/b.safetensors", "x.bin", "x\0.safetensors", 7]
+)
 def test_shard_names_stay_in_the_directory(tmp_path: Path, name: Any) -> None:
     index(tmp_path, {"a": name})
     with pytest.raises(WeightError):
@@ -116,7 +122,9 @@ def model(tmp_path: Path, config: dict[str, Any], tensors: dict[str, np.ndarray]
 def test_directory(tmp_path: Path) -> None:
     path = model(tmp_path, {"model_type": "llama"}, {"model.norm.weight": np.ones(4, np.float32)})
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "default", "template": "T"}]}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"chat_template": [{"name": "default", "template": "T"}]}'
+    )
     source = open_model(path)
     assert source.format == "safetensors" and source.config["tie_word_embeddings"] is True
     assert source.generation_config == {"eos_token_id": [1, 2]} and source.chat_template == "T"
@@ -130,23 +138,25 @@ def test_directory(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(WeightError, match="does not exist"):
+    with pytest.raises(WeightError, match=r"does not exist"):
         open_model(str(tmp_path / "none"))
-    with pytest.raises(WeightError, match="neither config.json nor"):
+    with pytest.raises(WeightError, match=r"neither config.json nor"):
         open_model(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(WeightError, match="no .safetensors file"):
+    with pytest.raises(WeightError, match=r"no .safetensors file"):
         open_model(str(tmp_path))
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(WeightError, match="pytorch_model.bin: pickle files can run any code"):
+    with pytest.raises(WeightError, match=r"pytorch_model.bin: pickle files can run any code"):
         open_model(str(tmp_path))
-    with pytest.raises(WeightError, match="pickle"):
+    with pytest.raises(WeightError, match=r"pickle"):
         open_model(str(tmp_path / "pytorch_model.bin"))
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(WeightError, match="no model_type"):
+    with pytest.raises(WeightError, match=r"no model_type"):
         open_model(str(tmp_path))
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}')
-    with pytest.raises(WeightError, match="quantised by 'gptq'"):
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}'
+    )
+    with pytest.raises(WeightError, match=r"quantised by 'gptq'"):
         open_model(str(tmp_path))
 
 
@@ -157,11 +167,19 @@ def test_multimodal_checkpoint_gives_its_text_model(tmp_path: Path) -> None:
         "vision_tower.x.weight",
         "multi_modal_projector.y",
     )
-    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 4}, "eos_token_id": 5}
+    config = {
+        "model_type": "gemma3",
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 4},
+        "eos_token_id": 5,
+    }
     path = model(tmp_path, config, {name: np.ones((3, 4), np.float32) for name in names})
     source = open_model(path)
     assert source.config["model_type"] == "gemma3_text" and source.config["text_model_of"] == "gemma3"
-    assert source.config["vocab_size"] == 3 and source.config["head_dim"] == 256 and source.config["eos_token_id"] == 5
+    assert (
+        source.config["vocab_size"] == 3
+        and source.config["head_dim"] == 256
+        and source.config["eos_token_id"] == 5
+    )
     wanted = {"model.embed_tokens.weight": (3, 4), "model.layers.0.mlp.up_proj.weight": (3, 4)}
     check_tensors(source, wanted)
     assert remap("model.language_model.norm.weight") == "model.norm.weight"
@@ -178,6 +196,6 @@ def test_check_tensors_allows_what_is_harmless_and_refuses_other_dtypes(tmp_path
     }
     path = model(tmp_path, {"model_type": "llama", "tie_word_embeddings": True}, tensors)
     source = open_model(path)
-    with pytest.raises(WeightError, match="model.norm.weight is of type I32") as error:
+    with pytest.raises(WeightError, match=r"model.norm.weight is of type I32") as error:
         check_tensors(source, {"model.embed_tokens.weight": (2,), "model.norm.weight": (2,)})
     assert "not used" not in str(error.value)

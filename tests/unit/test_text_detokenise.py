@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fakes.toy_codec import BYTE_0, ToyCodec
 
 from octavo.api.text.detokenise import Detokeniser, decode_whole
-from tests.fakes.toy_codec import BYTE_0, ToyCodec
 
 CODEC = ToyCodec()
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fakes.toy_codec import BYTE_0, ToyCodec
 
 from octavo.api.text.pipeline import ChoicePipeline
 from octavo.wire.messages import FinishReason, TokenDelta, TokenLogprobs
 from octavo.wire.sampling import SamplingParams
-from tests.fakes.toy_codec import BYTE_0, ToyCodec
 
 CODEC = ToyCodec()
 

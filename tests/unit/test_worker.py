@@ -6,6 +6,7 @@ import select
 
 import numpy as np
 import pytest
+from tests.fakes.counting_executor import CountingExecutor
 
 from octavo.config.plan import CachePlan, EnginePlan, ExecutorPlan, SchedulerPlan
 from octavo.errors import KernelFault
@@ -16,7 +17,6 @@ from octavo.worker.sampling import SamplingSlots, set_bits
 from octavo.worker.slots import Slots
 from octavo.worker.step import StepRunner
 from octavo.worker.worker import Worker
-from tests.fakes.counting_executor import CountingExecutor
 
 VOCAB = 97
 LAYOUT = KVLayout(

@@ -107,6 +107,10 @@ class EngineClient:
         """Requests whose client is served, and whose record is still to come."""
         return sum(r.is_left for r in self._live.values())
 
+    def owns(self, request_id: str) -> bool:
+        """Whether `on_end` is still to come for a request."""
+        return request_id in self._live
+
     @property
     def num_prefill_tokens(self) -> int:
         """Prompt tokens of requests that have no first token yet."""

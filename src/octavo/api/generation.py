@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -24,6 +25,8 @@ from octavo.api.text.pipeline import ChoiceEvent, ChoicePipeline
 from octavo.errors import InvalidRequest
 from octavo.wire.messages import EngineRequest
 from octavo.wire.sampling import SamplingParams
+
+log = logging.getLogger("octavo.request")
 
 
 @dataclass(slots=True)
@@ -94,7 +97,8 @@ class Generation:
     def _make_choices(self, lengths: list[int]) -> list[_Choice]:
         params, n = self.params, self.params.n
         ends = eos_ids(self._state.codec, self._state.defaults, params)
-        seeds = choice_seeds(params.seed, n)
+        seed = self._state.seeds.getrandbits(63) if params.seed is None else params.seed
+        seeds = choice_seeds(seed, n)
         one = msgspec.structs.replace(params, n=1)
         choices = []
         for p, (prompt, max_tokens) in enumerate(zip(self.prompts, lengths, strict=True)):
@@ -171,6 +175,8 @@ class Generation:
     async def _events_of(self, choice: _Choice, interval: int) -> AsyncGenerator[ChoiceEvent, None]:
         logs, record, pipeline = self._state.logs, choice.record, choice.pipeline
         logs.open(record)
+        if self._state.server.log_requests:
+            log.info("request %s (%s) comes: %s", record.client_id, record.id, choice.request.params)
         held: ChoiceEvent | None = None
         is_first = True
         try:
@@ -192,6 +198,8 @@ class Generation:
                         held = event
         finally:
             logs.on_served(record)
+            if not self._state.client.owns(record.id):  # it never got that far, or has ended
+                logs.on_end(record.id, None)
 
     def _note(self, choice: _Choice, event: ChoiceEvent, *, has_tokens: bool) -> None:
         record = choice.record

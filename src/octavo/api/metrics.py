@@ -65,6 +65,9 @@ _COUNTS = {
     "generation_tokens": "generated tokens of finished requests",
 }
 REASONS = ("stop", "length", "abort", "error")
+_UNCOUNTED = frozenset(
+    {"/health", "/load", "/metrics", "/ping", "/server_info", "/version"}
+)  # probes, not work
 METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"})
 
 
@@ -174,6 +177,8 @@ class Metrics:
 
     def on_http(self, method: str, status: int, handler: str) -> None:
         """`handler` is a route's own path or 'other', never what the client wrote."""
+        if handler in _UNCOUNTED:
+            return
         self._http.labels(method if method in METHODS else "other", f"{status // 100}xx", handler).inc()
 
     def on_close(self, record: RequestLog) -> None:

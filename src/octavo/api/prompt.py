@@ -19,12 +19,9 @@ from octavo.api.text.codec import TextCodec
 from octavo.errors import InvalidRequest
 
 RESERVED_KWARGS = frozenset(
-    (
-        "add_generation_prompt bos_token caller chat_template continue_final_message conversation documents "
-        "eos_token kwargs loop max_length messages padding raise_exception return_assistant_tokens_mask "
-        "return_dict return_tensors self strftime_now template_kwargs tokenize tokenizer_kwargs tools "
-        "truncation varargs"
-    ).split()
+    "add_generation_prompt bos_token chat_template continue_final_message conversation documents eos_token "
+    "loop max_length messages padding raise_exception return_assistant_tokens_mask return_dict return_tensors "
+    "self strftime_now template_kwargs tokenize tokenizer_kwargs tools truncation varargs kwargs caller".split()
 )
 _CUT = "\u2063octavo-continue\u2063"
 _INLINE_CHARS = 4_096  # longer texts are encoded beside the event loop
@@ -89,7 +86,7 @@ class ChatTemplate:
         text: str = await self._pool.run_async(job)
         if fields.continue_final_message:
             text = _cut_at_mark(text)
-        notes = [f"chat_template_kwargs: the template does not read {k!r}" for k in given if k not in source]
+        notes = [f"the chat template does not read {k!r}" for k in given if k not in source]
         return text, notes
 
     def _source_for(self, fields: ChatFields) -> str:

@@ -7,7 +7,6 @@ tokenizer (bad words, end-of-text ids). Ranges are `wire.sampling.verify`.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -151,7 +150,6 @@ def eos_ids(codec: TextCodec, defaults: SamplingDefaults, params: SamplingParams
     return sorted({*codec.eos_ids, *defaults.eos_token_ids})
 
 
-def choice_seeds(seed: int | None, count: int) -> list[int]:
-    """One signed 64-bit seed per choice: seed + index, from a random start when none was given."""
-    start = secrets.randbits(63) if seed is None else seed
-    return [(start + i + 2**63) % 2**64 - 2**63 for i in range(count)]
+def choice_seeds(seed: int, count: int) -> list[int]:
+    """One signed 64-bit seed per choice: seed + index."""
+    return [(seed + i + 2**63) % 2**64 - 2**63 for i in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class ApiState:
     admission: Admission
     created: int  # unix time of the start
     fingerprint: str  # changes when what runs changes
+    seeds: random.Random  # for requests that bring no seed: a function of --seed and of their order
 
     @classmethod
     def build(
@@ -51,10 +53,11 @@ class ApiState:
         chat_template: str | None = None,
         special_tokens: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        pool: TemplatePool | None = None,
     ) -> ApiState:
         """`generation_config` is what applies (empty when switched off); `special_tokens` are names for templates."""
         limits = limits or Limits()
-        pool = TemplatePool(limits)
+        pool = pool or TemplatePool(limits)
         template = ChatTemplate(
             chat_template,
             tokenizer,
@@ -84,6 +87,7 @@ class ApiState:
             admission=Admission(client, health, metrics, server),
             created=int(time.time()),
             fingerprint=_fingerprint(engine),
+            seeds=random.Random(engine.seed),
         )
 
     @property

@@ -16,7 +16,9 @@ from typing import Any
 from octavo.cli.client import Server, ServerError
 from octavo.config.load import Parser
 
-WORDS = ["the", "of", "a", "river", "stone", "light", "quick", "brown", "table", "window", "seven", "garden", "paper", "morning", "road", "green", "old", "small", "far"]
+WORDS = (
+    "the of a river stone light quick brown table window seven garden paper morning road green old".split()
+)
 
 
 def main(argv: list[str]) -> int:

@@ -287,9 +287,10 @@ def _max_len(
     fits = largest_len(model, room, block_size, kv_dtype, max_tokens)
     if fits < 1 or (given is not None and given > fits):
         need = blocks_for(model.kv_groups, given if given and given > 0 else 1, block_size, max_tokens)
+        need_bytes = need * block_bytes(model, block_size, kv_dtype)
         raise CapacityError(
-            f"a context of {max(given or 1, 1):,} tokens needs {fmt(need * block_bytes(model, block_size, kv_dtype))} of "
-            f"KV cache, but {fmt(room)} can be had",
+            f"a context of {max(given or 1, 1):,} tokens needs {fmt(need_bytes)} of KV cache, "
+            f"but {fmt(room)} can be had",
             fix=f"use --max-model-len {fits} (or auto)"
             if fits
             else "free some memory, or ask for more KV memory",

@@ -68,7 +68,9 @@ class NativeExecutor:
         each other; logits are not among them, the core keeps a tile of 64 rows.
         """
         if program.arena is None:
-            raise WeightError(f"program {program.name!r} has no memory plan", fix="run passes.plan_memory on it")
+            raise WeightError(
+                f"program {program.name!r} has no memory plan", fix="run passes.plan_memory on it"
+            )
         tokens, samples = self.options.max_tokens, self.options.max_rows + self.options.max_tokens
         logits = {op.outputs[0] for op in program.ops if op.kind == "logits"}
         self._offsets: dict[int, int] = {}
@@ -206,7 +208,11 @@ class NativeExecutor:
 
     def describe(self) -> list[list[str]]:
         formats = ", ".join(f"{count} {name}" for name, count in sorted(self._formats.items()))
-        lossy = f"{self._lossy} requantised with a loss (docs/formats.md)" if self._lossy else "every value of the file kept"
+        lossy = (
+            f"{self._lossy} requantised with a loss (docs/formats.md)"
+            if self._lossy
+            else "every value of the file kept"
+        )
         return [
             ["kernels", self.options.isa, f"{self.options.num_threads} threads, one native call a step"],
             ["packed matrices", formats, lossy],

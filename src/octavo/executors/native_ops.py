@@ -38,13 +38,21 @@ class Recorder:
     def product(self) -> Buffer:
         """The one buffer that a product fills: the output, or the parent of the outputs."""
         first = self.executor.buffer(self.op.outputs[0])
-        return self.executor.views[first.id if first.parent is None or len(self.op.outputs) == 1 else first.parent]
+        return self.executor.views[
+            first.id if first.parent is None or len(self.op.outputs) == 1 else first.parent
+        ]
 
     def place(self) -> dict[str, Any]:
         """Where the KV of the op's layer lies."""
         kv = self.executor.program.kv
         group, index = kv.place(self.attrs["layer"])
-        return {"group": group, "index": index, "head_dim": kv.head_dim, "kv_heads": kv.kv_heads, "dtype": kv.dtype}
+        return {
+            "group": group,
+            "index": index,
+            "head_dim": kv.head_dim,
+            "kv_heads": kv.kv_heads,
+            "dtype": kv.dtype,
+        }
 
 
 def _embed(r: Recorder) -> None:
@@ -82,7 +90,8 @@ def _layer_norm(r: Recorder) -> None:
 
 def _rope(r: Recorder) -> None:
     a = r.attrs
-    r.core.rope(r.name,
+    r.core.rope(
+        r.name,
         *r.inputs,
         *r.outputs,
         a["head_dim"],
@@ -99,7 +108,8 @@ def _kv_write(r: Recorder) -> None:
 
 def _attend(r: Recorder) -> None:
     a = r.attrs
-    r.core.attend(r.name,
+    r.core.attend(
+        r.name,
         r.inputs[0],
         r.outputs[0],
         heads=a["heads"],

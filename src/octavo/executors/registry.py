@@ -31,5 +31,7 @@ def create(name: str) -> Executor:
         executor: Executor = getattr(import_module(module), attribute)()
     except ModuleNotFoundError as error:
         fix = "pip install 'octavo[torch]'" if error.name == "torch" else "./run setup builds it"
-        raise ConfigError(f"the {name} executor needs {error.name}, which is not installed", fix=fix) from error
+        raise ConfigError(
+            f"the {name} executor needs {error.name}, which is not installed", fix=fix
+        ) from error
     return executor

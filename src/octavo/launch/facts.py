@@ -129,7 +129,7 @@ def weight_rows(program: Program, source: ModelSource, choice: str) -> list[Weig
                 continue
             seen.add((ref.role, *names))
             for name in names:
-                info = source.tensors[name] if name in source.tensors else None
+                info = source.tensors.get(name)
                 if info is None:  # check_tensors names every missing tensor at once, when the engine binds
                     continue
                 if ref.role == "matrix":

@@ -6,6 +6,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
+from octavo import env
 from octavo.config.asked import Asked
 from octavo.config.facts import MachineFacts, ModelFacts
 from octavo.config.resolve import Resolved, resolve
@@ -33,7 +36,11 @@ def plan_at(path: str, name: str, asked: Asked) -> Planned:
     source = open_checked(path, asked.model.load_format)
     model = model_facts(source, name, asked)
     machine = machine_facts()
-    return Planned(source, model, machine, resolve(asked, model, machine))
+    resolved = resolve(asked, model, machine)
+    key = env.api_key()
+    if key is not None and not resolved.server.api_keys:
+        resolved = replace(resolved, server=replace(resolved.server, api_keys=(key,)))
+    return Planned(source, model, machine, resolved)
 
 
 def tensor_rows(source: ModelSource) -> list[list[str]]:

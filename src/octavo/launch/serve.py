@@ -41,6 +41,7 @@ log = logging.getLogger("octavo.launch")
 
 API_NICENESS = 10
 BACKLOG = 2048
+STATS_EVERY_S = 10.0
 GRACE_S = 2  # for responses that are written already, after the last request has ended
 
 
@@ -49,20 +50,22 @@ def serve(asked: Asked) -> int:
     started = time.monotonic()
     logs.set_up()
     listener = listen(asked.server)
-    path, name = find_model(asked.model)
-    spawner = Spawner()
-    child = spawner.start(path)
     try:
-        with _private_folder() as folder:
-            from octavo.launch.plan import plan_at
+        path, name = find_model(asked.model)
+        spawner = Spawner()
+        child = spawner.start(path)
+        try:
+            with _private_folder() as folder:
+                from octavo.launch.plan import plan_at
 
-            planned = plan_at(path, name, asked)
-            import uvloop
+                planned = plan_at(path, name, asked)
+                import uvloop
 
-            server = _Server(asked, planned, listener, spawner, child, folder, started)
-            return uvloop.run(server.run())
+                server = _Server(asked, planned, listener, spawner, child, folder, started)
+                return uvloop.run(server.run())
+        finally:
+            child.kill()
     finally:
-        child.kill()
         listener.close()
         if asked.server.uds:
             with contextlib.suppress(OSError):
@@ -224,6 +227,8 @@ class _Server:
         watching = asyncio.create_task(watch.run())
         announcing = asyncio.create_task(self._announce(http))
         self._tasks += [watching, announcing]
+        if plan.log_stats:
+            self._tasks.append(asyncio.create_task(log_stats(state)))
         await asyncio.wait({serving, watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if self._stopping.is_set():
             await self._drain(state)
@@ -274,3 +279,24 @@ class _Server:
         if cut := state.client.num_unfinished:
             log.warning("%d requests did not end within %g s", cut, self._plan.drain_timeout_s)
             state.client.close("the server was shut down before this request had ended")
+
+
+async def log_stats(state: ApiState) -> None:
+    """A line every ten seconds while the engine works; nothing while it idles."""
+    steps = 0
+    while True:
+        await asyncio.sleep(STATS_EVERY_S)
+        stats = state.client.stats
+        if stats.steps == steps:
+            continue
+        done, steps = stats.steps - steps, stats.steps
+        hit = f"{100 * stats.prefix_hits / stats.prefix_queries:.0f}%" if stats.prefix_queries else "-"
+        log.info(
+            "%d running, %d waiting, KV %.0f%% used, prefix hits %s, %.1f steps/s, %d preemptions",
+            stats.running,
+            stats.waiting,
+            100 * stats.kv_usage_frac,
+            hit,
+            max(done, 0) / STATS_EVERY_S,
+            stats.preemptions,
+        )

@@ -142,7 +142,11 @@ def _yarn_attention(rope: RopeInput, factor: float) -> float:
 
 def _factors(rope: RopeInput) -> tuple[F32, float]:
     factors = rope.params["factors"]
-    if not isinstance(factors, list | tuple) or len(factors) != rope.dim // 2 or not all(map(is_positive, factors)):
+    if (
+        not isinstance(factors, list | tuple)
+        or len(factors) != rope.dim // 2
+        or not all(map(is_positive, factors))
+    ):
         raise ConfigError(f"rope_factors must be {rope.dim // 2} positive numbers, one for each rotated pair")
     divisors: F32 = np.array([float(f) for f in factors], np.float32)
     return _one_over(_base(rope)) / divisors, 1.0

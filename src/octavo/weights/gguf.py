@@ -123,7 +123,9 @@ class _Header:
         """Start of the next `nbytes`, which are consumed."""
         start = self.at
         if nbytes > self.end - start:
-            raise self.bad(f"{what} at byte {start} wants {nbytes} bytes; the header has {self.end - start} left")
+            raise self.bad(
+                f"{what} at byte {start} wants {nbytes} bytes; the header has {self.end - start} left"
+            )
         self.at = start + nbytes
         return start
 
@@ -198,7 +200,9 @@ def read_gguf(path: str) -> GGUFFile:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < 24:
-                raise WeightError(f"{path} has {size} bytes, too few for a GGUF file", fix="download it again")
+                raise WeightError(
+                    f"{path} has {size} bytes, too few for a GGUF file", fix="download it again"
+                )
             buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise WeightError(f"cannot read {path}: {error.strerror or error}") from None
@@ -230,7 +234,8 @@ def _version(header: _Header) -> int:
                 fix="convert it with gguf-convert-endian",
             )
         raise WeightError(
-            f"{header.path} is GGUF version {version}; versions 2 and 3 are read", fix="convert the model anew"
+            f"{header.path} is GGUF version {version}; versions 2 and 3 are read",
+            fix="convert the model anew",
         )
     return version
 
@@ -297,7 +302,9 @@ def _placed(
         if offset % alignment:
             raise header.bad(f"tensor {name!r} starts at {offset}, which is not a multiple of {alignment}")
         if offset + nbytes > size - data_start:
-            raise header.bad(f"tensor {name!r} ends at byte {data_start + offset + nbytes}; the file has {size}")
+            raise header.bad(
+                f"tensor {name!r} ends at byte {data_start + offset + nbytes}; the file has {size}"
+            )
         tensors[name] = GGUFTensor(name, shape, type, nbytes, data_start + offset)
     previous: GGUFTensor | None = None
     for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):

@@ -32,7 +32,11 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _SHOWN = 20  # names listed of each kind of problem
 
 # A multimodal checkpoint nests its text model: these prefixes lead to it, the others are other towers.
-_TEXT_PREFIXES = (("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.", ""))
+_TEXT_PREFIXES = (
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.", ""),
+)
 _OTHER_TOWERS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")
 _TEXT_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     # model_type -> that of its text model, and the values that its config.json leaves out
@@ -64,11 +68,15 @@ def open_model(path: str) -> ModelSource:
     if os.path.isdir(path):
         return _open_directory(os.path.abspath(path))
     if not os.path.isfile(path):
-        raise WeightError(f"{path} does not exist", fix="give a directory or a .gguf file, or run octavo pull first")
+        raise WeightError(
+            f"{path} does not exist", fix="give a directory or a .gguf file, or run octavo pull first"
+        )
     if path.endswith(_PICKLES):
         raise _pickle_refused([path])
     if path.endswith(".safetensors"):
-        raise WeightError(f"{path} holds tensors but no configuration", fix="give the directory that it lies in")
+        raise WeightError(
+            f"{path} holds tensors but no configuration", fix="give the directory that it lies in"
+        )
     return _open_gguf(os.path.abspath(path))
 
 
@@ -86,8 +94,8 @@ def _open_gguf(path: str) -> ModelSource:
     metadata = file.metadata
     eos = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     generation: dict[str, Any] = {"eos_token_id": [id for id in dict.fromkeys(eos) if isinstance(id, int)]}
-    for key, name in (("temperature", "temp"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p")):
-        value = metadata.get(f"general.sampling.{name}")
+    for key, theirs in (("temperature", "temp"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p")):
+        value = metadata.get(f"general.sampling.{theirs}")
         if isinstance(value, int | float):
             generation[key] = float(str(np.float32(value))) if isinstance(value, float) else value
     template = metadata.get("tokenizer.chat_template")
@@ -111,11 +119,17 @@ def _open_directory(path: str) -> ModelSource:
         if len(ggufs) == 1:
             return _open_gguf(os.path.join(path, ggufs[0]))
         if ggufs:
-            raise WeightError(f"{path} holds {len(ggufs)} GGUF files: {', '.join(ggufs[:10])}", fix="name one of them")
-        raise WeightError(f"{path} holds neither config.json nor a .gguf file", fix="give a model's directory")
+            raise WeightError(
+                f"{path} holds {len(ggufs)} GGUF files: {', '.join(ggufs[:10])}", fix="name one of them"
+            )
+        raise WeightError(
+            f"{path} holds neither config.json nor a .gguf file", fix="give a model's directory"
+        )
     config = _json_object(os.path.join(path, "config.json"))
     if not isinstance(config.get("model_type"), str):
-        raise WeightError(f"{path}/config.json has no model_type", fix="save the model with its configuration")
+        raise WeightError(
+            f"{path}/config.json has no model_type", fix="save the model with its configuration"
+        )
     quantised = config.get("quantization_config")
     if isinstance(quantised, Mapping):
         raise WeightError(
@@ -147,7 +161,9 @@ def _directory_tensors(path: str, names: list[str]) -> dict[str, TensorInfo]:
     for file in (name for name in names if name.endswith(".safetensors")):
         for name, info in read_safetensors(os.path.join(path, file)).items():
             if name in tensors:
-                raise WeightError(f"{path}: {name} is in {file} and in {os.path.basename(tensors[name].file)}")
+                raise WeightError(
+                    f"{path}: {name} is in {file} and in {os.path.basename(tensors[name].file)}"
+                )
             tensors[name] = info
     if not tensors:
         pickles = [name for name in names if name.endswith(_PICKLES)]
@@ -166,8 +182,16 @@ def _text_model(
     if outer not in _TEXT_MODELS or not isinstance(text, Mapping):
         return config, tensors
     model_type, defaults = _TEXT_MODELS[outer]
-    inner = {key: config[key] for key in ("tie_word_embeddings", "eos_token_id", "bos_token_id") if key in config}
-    flat = {**defaults, **inner, **text, "model_type": text.get("model_type", model_type), "text_model_of": outer}
+    inner = {
+        key: config[key] for key in ("tie_word_embeddings", "eos_token_id", "bos_token_id") if key in config
+    }
+    flat = {
+        **defaults,
+        **inner,
+        **text,
+        "model_type": text.get("model_type", model_type),
+        "text_model_of": outer,
+    }
     renames: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
         new = remap(name)

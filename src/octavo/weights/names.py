@@ -112,7 +112,9 @@ class _Keys:
 
 def _llama(config: dict[str, Any], keys: _Keys) -> None:
     if keys.has("expert_count") and keys.count("expert_count", least=0):
-        raise WeightError(f"{keys.file.path} is a mixture-of-experts model, which GGUF loading does not support")
+        raise WeightError(
+            f"{keys.file.path} is a mixture-of-experts model, which GGUF loading does not support"
+        )
     config["mlp_bias"] = "blk.0.ffn_down.bias" in keys.file.tensors
 
 
@@ -249,9 +251,13 @@ def _tensors(file: GGUFFile, family: Family, config: dict[str, Any]) -> dict[str
         if family.rope_pairs and (match := re.search(r"self_attn\.([qk])_proj\.", name)):
             heads = config["num_attention_heads" if match[1] == "q" else "num_key_value_heads"]
             if tensor.shape[0] % (2 * heads):
-                raise WeightError(f"{file.path}: {tensor.name} has {tensor.shape[0]} rows, not pairs of {heads} heads")
+                raise WeightError(
+                    f"{file.path}: {tensor.name} has {tensor.shape[0]} rows, not pairs of {heads} heads"
+                )
             row_order = ("rope_pairs", heads)
-        tensors[name] = TensorInfo(name, tensor.shape, tensor.type, tensor.nbytes, file.path, tensor.offset, row_order)
+        tensors[name] = TensorInfo(
+            name, tensor.shape, tensor.type, tensor.nbytes, file.path, tensor.offset, row_order
+        )
     return tensors
 
 

@@ -110,7 +110,11 @@ def _tensor(path: str, name: str, entry: Any, data_start: int) -> TensorInfo:
     dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise _bad(path, f"{name!r} has the unknown dtype {dtype!r}")
-    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(_is_count(d, MAX_ELEMENTS) for d in shape):
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MAX_RANK
+        or not all(_is_count(d, MAX_ELEMENTS) for d in shape)
+    ):
         raise _bad(path, f"{name!r} has the impossible shape {str(shape)[:100]}")
     if not isinstance(span, list) or len(span) != 2 or not all(_is_count(at, 1 << 62) for at in span):
         raise _bad(path, f"{name!r} has the impossible offsets {str(span)[:100]}")
@@ -119,7 +123,9 @@ def _tensor(path: str, name: str, entry: Any, data_start: int) -> TensorInfo:
         elements *= dim
     bits = elements * DTYPE_BITS[dtype]
     if elements > MAX_ELEMENTS or bits % 8 or span[1] - span[0] != bits // 8:
-        raise _bad(path, f"{name!r}: {dtype} {shape} does not take the {span[1] - span[0]} bytes of its offsets")
+        raise _bad(
+            path, f"{name!r}: {dtype} {shape} does not take the {span[1] - span[0]} bytes of its offsets"
+        )
     return TensorInfo(name, tuple(shape), dtype, bits // 8, path, data_start + span[0])
 
 

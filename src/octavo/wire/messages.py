@@ -146,7 +146,7 @@ class Outputs(msgspec.Struct, tag="out", kw_only=True, omit_defaults=True):
 
 class Reply(msgspec.Struct, tag="reply", kw_only=True):
     call_id: int
-    result: msgspec.Raw | None = None  # msgpack of any plain value
+    result: msgspec.Raw = msgspec.Raw(b"\xc0")  # msgpack of any plain value; c0 is None
     error: str | None = None
 
 

@@ -54,7 +54,9 @@ class StepRunner:
         for slot, group, ids in plan.new_blocks:
             self.slots.extend(slot, group, ids)
 
-    def _gather(self, rows: I32, counts: I32, samples: npt.NDArray[np.int64]) -> tuple[StepBatch, list[_Scored]]:
+    def _gather(
+        self, rows: I32, counts: I32, samples: npt.NDArray[np.int64]
+    ) -> tuple[StepBatch, list[_Scored]]:
         s = self.slots
         starts = np.zeros(len(rows) + 1, np.int32)
         np.cumsum(counts, out=starts[1:])
@@ -103,7 +105,9 @@ class StepRunner:
                 )
         return scored
 
-    def _scatter(self, rows: I32, samples: npt.NDArray[np.int64], out: StepOutput, result: StepResult) -> None:
+    def _scatter(
+        self, rows: I32, samples: npt.NDArray[np.int64], out: StepOutput, result: StepResult
+    ) -> None:
         drawing = rows[samples]
         wanted = self.sampling.num_logprobs[drawing]
         any_logprobs = bool((wanted >= 0).any())

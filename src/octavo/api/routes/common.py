@@ -113,6 +113,11 @@ def usage_wishes(body: GenerationBody) -> tuple[bool, bool]:
         return False, False
     if not body.stream:
         raise InvalidRequest("stream_options needs stream true", param="stream_options")
+    if options.include_obfuscation:
+        raise InvalidRequest(
+            "stream_options.include_obfuscation is not supported: chunks are not padded",
+            param="stream_options",
+        )
     if options.continuous_usage_stats and not options.include_usage:
         raise InvalidRequest(
             "stream_options.continuous_usage_stats needs include_usage true", param="stream_options"

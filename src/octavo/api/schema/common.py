@@ -23,11 +23,11 @@ StopList = Annotated[list[str], BeforeValidator(_as_list)]
 
 
 class StreamOptions(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
-    include_obfuscation: bool | None = False
+    include_obfuscation: bool | None = False  # only its false acts, see routes.common.usage_wishes
 
 
 class GenerationBody(BaseModel):
@@ -55,7 +55,6 @@ class GenerationBody(BaseModel):
     min_tokens: int = 0
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] = "left"
     stream: bool = False

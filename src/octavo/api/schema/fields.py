@@ -62,6 +62,7 @@ INERT: dict[str, str] = {
     "safety_identifier": "nothing is recorded about users",
     "service_tier": "there is one tier",
     "session_id": "there is one engine, so no session has to find its way back",
+    "spaces_between_special_tokens": "special tokens are spelled as they are, without spaces between them",
     "store": "nothing is stored",
     "user": "nothing is recorded about users",
     "verbosity": "no model here reads it",
@@ -71,6 +72,7 @@ _INERT_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "include_reasoning": (True,),
     "parallel_tool_calls": (True, False),
     "service_tier": ("auto", "default"),
+    "spaces_between_special_tokens": (False,),
     "store": (False,),
 }
 

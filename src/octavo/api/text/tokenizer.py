@@ -94,7 +94,9 @@ class Tokenizer:
         parts = self._parts
         core = self._core if parse_special else self._without_special()
         try:
-            ids: list[int] = core.encode(text, add_special_tokens=add_special_tokens and parts.has_template).ids
+            ids: list[int] = core.encode(
+                text, add_special_tokens=add_special_tokens and parts.has_template
+            ).ids
         except (UnicodeEncodeError, TypeError):
             raise InvalidRequest("the text holds half of a surrogate pair, which is no character") from None
         if not add_special_tokens:
@@ -240,20 +242,13 @@ def _from_json(path: str, config: Mapping[str, Any], source: ModelSource) -> _Pa
     texts = {id: token.content for id, token in added.items()}
     if spelling == "sentencepiece":  # tokens such as "▁▁" are matched among the pieces, and mean spaces
         texts = {id: text for id, text in texts.items() if added[id].special or "▁" not in text}
-    roles = {role: text for role in _SPECIAL_ROLES if (text := _token_text(config.get(role))) is not None}
-    for role in ("bos_token", "eos_token"):
-        id = source.config.get(f"{role}_id")
-        if role not in roles and isinstance(id, int) and (text := core.id_to_token(id)) is not None:
-            if not config:  # without a tokenizer_config.json the model's own word counts
-                roles[role] = text
-    bos, eos = (core.token_to_id(roles[role]) if role in roles else None for role in ("bos_token", "eos_token"))
+    roles = _roles(core, config, source)
+    bos, eos = (
+        core.token_to_id(roles[role]) if role in roles else None for role in ("bos_token", "eos_token")
+    )
     probe = core.encode("a", add_special_tokens=True).ids
-    adds_bos = bos is not None and probe[:1] == [bos]
-    adds_eos = eos is not None and probe[-1:] == [eos]
-    obeys = _OBEY_ADD_BOS.fullmatch(str(config.get("tokenizer_class", ""))) is not None
-    wants_bos = config.get("add_bos_token") if obeys else None
-    wants_eos = config.get("add_eos_token") if obeys else None
-    overridden = isinstance(wants_bos, bool) and (wants_bos != adds_bos or bool(wants_eos) != adds_eos)
+    adds = bos is not None and probe[:1] == [bos], eos is not None and probe[-1:] == [eos]
+    wants = _wanted_ends(config, adds)
     return _Parts(
         core=core,
         spelling=spelling,
@@ -263,11 +258,33 @@ def _from_json(path: str, config: Mapping[str, Any], source: ModelSource) -> _Pa
         unused=frozenset(),
         size=core.get_vocab_size(with_added_tokens=True),
         strip_first_space=_strips_first_space(decoders),
-        has_template=not overridden,
-        add_bos=bool(wants_bos) if overridden else adds_bos,
-        add_eos=bool(wants_eos) if overridden else adds_eos,
+        has_template=wants == adds,
+        add_bos=wants[0],
+        add_eos=wants[1],
         roles=roles,
     )
+
+
+def _roles(core: tokenizers.Tokenizer, config: Mapping[str, Any], source: ModelSource) -> dict[str, str]:
+    """Texts of BOS and the like. Without a tokenizer_config.json the ids of the model's config count."""
+    if config:
+        texts = {role: _token_text(config.get(role)) for role in _SPECIAL_ROLES}
+    else:
+        ids = {role: source.config.get(f"{role}_id") for role in ("bos_token", "eos_token")}
+        texts = {
+            role: core.id_to_token(id)
+            for role, id in ids.items()
+            if isinstance(id, int) and 0 <= id < 1 << 31
+        }
+    return {role: text for role, text in texts.items() if text is not None}
+
+
+def _wanted_ends(config: Mapping[str, Any], adds: tuple[bool, bool]) -> tuple[bool, bool]:
+    """(BOS, EOS) to add: what tokenizer.json does, unless the tokenizer's class obeys add_bos_token."""
+    wants_bos = config.get("add_bos_token")
+    if isinstance(wants_bos, bool) and _OBEY_ADD_BOS.fullmatch(str(config.get("tokenizer_class", ""))):
+        return wants_bos, config.get("add_eos_token") is True
+    return adds
 
 
 def _token_text(value: Any) -> str | None:

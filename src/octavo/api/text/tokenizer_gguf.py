@@ -44,13 +44,17 @@ class _PreTokenizer:
 _GPT2 = _PreTokenizer(gpt2=True)
 _DIGITS = _PreTokenizer((r"\p{N}",), gpt2=True)  # digits one by one, then GPT-2
 _LLAMA3 = _PreTokenizer(
-    (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}",), ignore_merges=True, add_bos=True
+    (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}",),
+    ignore_merges=True,
+    add_bos=True,
 )
 _QWEN2 = _PreTokenizer((rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_TAIL}",), nfc=True)
 _TEKKEN = _PreTokenizer(
     (
-        rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        (
+            rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        ),
     ),
     ignore_merges=True,
     add_bos=True,
@@ -110,12 +114,13 @@ class _Metadata:
             raise self.bad(f"tokenizer.ggml.{key} is no list of strings")
         return items
 
-    def numbers(self, key: str, count: int) -> np.ndarray[Any, np.dtype[Any]] | None:
+    def numbers(self, key: str, count: int, kinds: str) -> np.ndarray[Any, np.dtype[Any]] | None:
+        """`kinds`: numpy's letters of the kinds allowed, "iu" for integers, "f" for floats."""
         value = self.metadata.get(f"tokenizer.ggml.{key}")
         if value is None:
             return None
-        if not isinstance(value, np.ndarray) or value.size != count:
-            raise self.bad(f"tokenizer.ggml.{key} is no list of {count} numbers, one a token")
+        if not isinstance(value, np.ndarray) or value.size != count or value.dtype.kind not in kinds:
+            raise self.bad(f"tokenizer.ggml.{key} is no list of {count} numbers of the right kind, one a token")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -136,7 +141,9 @@ def build(metadata: Mapping[str, Any], path: str) -> GGUFVocabulary:
     data = _Metadata(metadata, path)
     kind = data.text("model", "absent")
     if kind not in ("gpt2", "llama"):
-        raise data.bad(f"tokenizer.ggml.model is {kind!r}; 'gpt2' (byte-level BPE) and 'llama' (SentencePiece) are read")
+        raise data.bad(
+            f"tokenizer.ggml.model is {kind!r}; 'gpt2' (byte-level BPE) and 'llama' (SentencePiece) are read"
+        )
     with _collector_paused():
         return _build(data, kind)
 
@@ -155,12 +162,14 @@ def _collector_paused() -> Iterator[None]:
 
 def _build(data: _Metadata, kind: str) -> GGUFVocabulary:
     texts = data.strings("tokens")
-    types = data.numbers("token_type", len(texts))
+    types = data.numbers("token_type", len(texts), "iu")
     kinds = np.ones(len(texts), np.int32) if types is None else types.astype(np.int32)
     if kind == "gpt2":
         pre = PRE_TOKENIZERS.get(data.text("pre", "default"))
         if pre is None:
-            raise data.bad(f"its pre-tokenizer is {data.text('pre', '')!r}; known are {', '.join(PRE_TOKENIZERS)}")
+            raise data.bad(
+                f"its pre-tokenizer is {data.text('pre', '')!r}; known are {', '.join(PRE_TOKENIZERS)}"
+            )
         core, space_prefix = _byte_level(data, texts, pre), False
     else:
         pre, space_prefix = None, data.flag("add_space_prefix", True)
@@ -222,8 +231,8 @@ def _byte_level(data: _Metadata, texts: list[str], pre: _PreTokenizer) -> Tokeni
 def _sentencepiece(
     data: _Metadata, texts: list[str], kinds: np.ndarray[Any, np.dtype[np.int32]], space_prefix: bool
 ) -> Tokenizer:
-    scores = data.numbers("scores", len(texts))
-    if scores is None or not np.isfinite(scores.astype(np.float64)).all():
+    scores = data.numbers("scores", len(texts), "f")
+    if scores is None or not np.isfinite(scores).all():
         raise data.bad("tokenizer.ggml.scores is missing or holds a value that is no number")
     user_defined = _ids(kinds, _USER_DEFINED)
     for id in user_defined:  # matched in raw text, where a space is a space
@@ -239,7 +248,11 @@ def _sentencepiece(
     try:
         core = Tokenizer(
             models.BPE(
-                vocabulary, _merges(pieces, scores), unk_token=unknown_text, fuse_unk=True, byte_fallback=has_bytes
+                vocabulary,
+                _merges(pieces, scores),
+                unk_token=unknown_text,
+                fuse_unk=True,
+                byte_fallback=has_bytes,
             )
         )
     except Exception as error:  # the package raises bare Exception

@@ -44,7 +44,7 @@ def rotate(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_dim: int, interleaved: bool
 ) -> torch.Tensor:
     """x [T, heads head_dim]; cos, sin [T, rotary_dim / 2]"""
-    heads = x.reshape(x.shape[0], -1, head_dim)
+    heads = x.reshape(x.shape[0], x.shape[1] // head_dim, head_dim)
     half = cos.shape[1]
     cos, sin = cos[:, None], sin[:, None]
     turned, rest = heads[..., : 2 * half], heads[..., 2 * half :]
@@ -80,7 +80,8 @@ def _linear_gated(f: Frame, op: Op, a: Any, x: torch.Tensor) -> Outputs:
 
 
 def _rms_norm(f: Frame, op: Op, a: Any, x: torch.Tensor) -> Outputs:
-    grouped = x.reshape(x.shape[0], -1, a["group"] or x.shape[1])
+    group = a["group"] or x.shape[1]
+    grouped = x.reshape(x.shape[0], x.shape[1] // group, group)
     return (rms(grouped, f.weights.get(op.weights[0], f.dtype), a["eps"], a["offset"]).flatten(1),)
 
 

@@ -51,8 +51,8 @@ def log_softmax(x: F64) -> F64:
 
 def best_first(x: F64, count: int) -> I64:
     """Indices of the `count` largest, largest first, ties by lower index."""
-    if count >= len(x):
-        return np.argsort(-x, kind="stable")
+    if count == 0 or count >= len(x):
+        return np.argsort(-x, kind="stable")[:count]
     least = np.partition(x, len(x) - count)[len(x) - count]
     candidates = np.flatnonzero(x >= least)
     return candidates[np.argsort(-x[candidates], kind="stable")][:count]

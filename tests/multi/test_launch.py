@@ -1,0 +1,146 @@
+"""Real processes: starts that fail readably, engines that die, signals, orphans (BB-142, BB-113, P126, P132, P161)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.multi.launched import START_TIMEOUT_S, Launched, Stream, launched, run_to_end
+
+PROMPT = "The three primary colours are"
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_path: str) -> Iterator[Launched]:
+    with launched(smollm2_path) as running:
+        yield running
+
+
+# ---- starts that fail (BB-142) ----------------------------------------------------------------------
+
+
+def check_failure(stderr: str, code: int, *words: str) -> None:
+    lines = stderr.strip().splitlines()
+    assert code != 0
+    assert 0 < len(lines) < 20, stderr
+    for word in words:
+        assert word in lines[-1], stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_wrong_path() -> None:
+    got = run_to_end("serve", "no/such/model.gguf", "--port", "0")
+    check_failure(got.stderr, got.returncode, "no/such/model.gguf", "does not exist", "check the path")
+
+
+def test_a_busy_port(smollm2_path: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        got = run_to_end("serve", smollm2_path, "--port", str(port))
+    check_failure(got.stderr, got.returncode, str(port), "in use", "--port")
+
+
+def test_too_large_a_context(smollm2_path: str) -> None:
+    got = run_to_end("serve", smollm2_path, "--port", "0", "--max-model-len", "100000")
+    check_failure(got.stderr, got.returncode, "100,000", "--max-model-len 8192")
+
+
+def test_a_damaged_file(smollm2_path: str, tmp_path: os.PathLike[str]) -> None:
+    path = os.path.join(tmp_path, "cut.gguf")
+    with open(smollm2_path, "rb") as whole, open(path, "wb") as cut:
+        cut.write(whole.read(3_000_000))
+    got = run_to_end("serve", path, "--port", "0")
+    check_failure(got.stderr, got.returncode, "cut.gguf")
+
+
+def test_a_model_that_is_not_here_names_the_command(tmp_path: os.PathLike[str]) -> None:
+    got = run_to_end("serve", "--port", "0", OCTAVO_CACHE=str(tmp_path))
+    check_failure(got.stderr, got.returncode, "octavo pull smollm2")
+
+
+# ---- a running server -------------------------------------------------------------------------------
+
+
+def test_it_answers_and_says_what_runs(server: Launched) -> None:
+    assert server.request("GET", "/health")[0] == 200
+    assert server.completion(prompt=PROMPT, max_tokens=4, temperature=0)
+    assert "threads" in server.log
+    assert "kv cache" in server.log
+
+
+def test_streams_go_on_when_the_engine_dies(server: Launched) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 96, "temperature": 0, "ignore_eos": True}
+    undisturbed = server.completion(**body)
+    (pid,) = server.engine_pids()
+    streams = [Stream(server, **body) for _ in range(4)]
+    for stream in streams:
+        assert stream.has_begun.wait(START_TIMEOUT_S)
+    os.kill(pid, signal.SIGKILL)
+    for stream in streams:
+        stream.join(START_TIMEOUT_S)
+        assert stream.is_done
+        assert stream.finish == "length"
+        assert stream.text == undisturbed
+    assert "SIGKILL" in server.log
+    assert server.engine_pids() != [pid]
+
+
+def test_an_idle_engine_that_dies_is_replaced(server: Launched) -> None:
+    (pid,) = server.engine_pids()
+    os.kill(pid, signal.SIGKILL)
+    assert server.completion(prompt=PROMPT, max_tokens=4, temperature=0)
+    assert server.engine_pids() != [pid]
+
+
+# ---- the end ----------------------------------------------------------------------------------------
+
+
+def test_sigterm_drains(smollm2_path: str) -> None:
+    with launched(smollm2_path) as server:
+        body = {"prompt": PROMPT, "max_tokens": 128, "temperature": 0, "ignore_eos": True}
+        streams = [Stream(server, **body) for _ in range(2)]
+        for stream in streams:
+            assert stream.has_begun.wait(START_TIMEOUT_S)
+        server.process.send_signal(signal.SIGTERM)
+        seen = _status_while_running(server, streams)
+        for stream in streams:
+            stream.join(START_TIMEOUT_S)
+            assert stream.is_done
+            assert stream.finish == "length"
+        assert server.wait() == 0
+        assert seen == {503}
+        assert server.engine_pids() == []
+
+
+def _status_while_running(server: Launched, streams: list[Stream]) -> set[int]:
+    """What a new request gets from the moment on at which the signal was seen."""
+    while server.request("GET", "/health")[0] == 200 and all(s.is_alive() for s in streams):
+        time.sleep(0.005)
+    return {server.request("POST", "/v1/completions", {"prompt": "x"})[0]}
+
+
+def test_a_second_interrupt_ends_at_once(smollm2_path: str) -> None:
+    with launched(smollm2_path) as server:
+        stream = Stream(server, prompt=PROMPT, max_tokens=512, temperature=0, ignore_eos=True)
+        assert stream.has_begun.wait(START_TIMEOUT_S)
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for_line("Ctrl-C again")
+        assert server.end(signal.SIGINT) == 130
+        assert server.engine_pids() == []
+
+
+def test_the_engine_dies_with_its_parent(smollm2_path: str) -> None:
+    with launched(smollm2_path) as server:
+        assert len(server.engine_pids()) == 1
+        server.end(signal.SIGKILL)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while server.engine_pids() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert server.engine_pids() == []

@@ -1,0 +1,99 @@
+"""Offline use on a real model: the same engine, the same text pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.errors import InvalidRequest
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def llm(smollm2_path: str) -> Iterator[LLM]:
+    with LLM(smollm2_path, max_model_len=512, max_num_seqs=8, threads=1, strict=True) as made:
+        yield made
+
+
+def test_one_prompt(llm: LLM) -> None:
+    (got,) = llm.generate("The capital of France is", GREEDY, use_tqdm=False)
+    (choice,) = got.outputs
+    assert got.finished
+    assert got.prompt == "The capital of France is"
+    assert choice.text.startswith(" Paris")
+    assert choice.finish_reason == "length"
+    assert len(choice.token_ids) == 12
+
+
+def test_outputs_come_in_the_order_of_the_prompts_and_do_not_depend_on_company(llm: LLM) -> None:
+    prompts = [f"Item {i} of the list is" for i in range(12)]
+    together = llm.generate(prompts, GREEDY, use_tqdm=False)
+    alone = [llm.generate(p, GREEDY, use_tqdm=False)[0] for p in prompts]
+    assert [o.prompt for o in together] == prompts
+    assert [o.outputs[0].token_ids for o in together] == [o.outputs[0].token_ids for o in alone]
+
+
+def test_token_ids_and_mappings_are_prompts_too(llm: LLM) -> None:
+    text = llm.generate("One, two, three,", GREEDY, use_tqdm=False)[0]
+    for prompt in (text.prompt_token_ids, {"prompt_token_ids": text.prompt_token_ids}, {"prompt": text.prompt}):
+        assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].text == text.outputs[0].text
+
+
+def test_chat_answers_one_or_several(llm: LLM) -> None:
+    one = [{"role": "user", "content": "What is the capital of France?"}]
+    (single,) = llm.chat(one, SamplingParams(temperature=0, max_tokens=32), use_tqdm=False)
+    assert "Paris" in single.outputs[0].text
+    assert single.outputs[0].finish_reason == "stop"
+    assert len(llm.chat([one, one], GREEDY, use_tqdm=False)) == 2
+
+
+def test_stop_strings_cut_and_are_named(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=64, stop=["six"])
+    (got,) = llm.generate("The numbers: one, two, three,", params, use_tqdm=False)
+    assert "six" not in got.outputs[0].text
+    assert (got.outputs[0].finish_reason, got.outputs[0].stop_reason) == ("stop", "six")
+
+
+def test_choices_are_reproducible_by_seed(llm: LLM) -> None:
+    params = SamplingParams(temperature=1.0, seed=7, n=3, max_tokens=8)
+    first, second = (llm.generate("Once upon a time", params, use_tqdm=False)[0] for _ in range(2))
+    assert [c.text for c in first.outputs] == [c.text for c in second.outputs]
+    assert [c.index for c in first.outputs] == [0, 1, 2]
+    assert len({c.text for c in first.outputs}) > 1
+
+
+def test_logprobs_and_prompt_logprobs(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=4, logprobs=3, prompt_logprobs=2)
+    (got,) = llm.generate("The sky is", params, use_tqdm=False)
+    choice = got.outputs[0]
+    assert choice.logprobs is not None
+    assert len(choice.logprobs) == len(choice.token_ids) == 4
+    for token_id, row in zip(choice.token_ids, choice.logprobs, strict=True):
+        assert row[token_id].rank == 1
+        assert 3 <= len(row) <= 4
+    assert got.prompt_logprobs is not None
+    assert got.prompt_logprobs[0] is None
+    assert len(got.prompt_logprobs) == len(got.prompt_token_ids)
+
+
+def test_a_second_call_finds_the_prefix(llm: LLM) -> None:
+    prompt = "A long and shared beginning. " * 12
+    llm.generate(prompt, GREEDY, use_tqdm=False)
+    (again,) = llm.generate(prompt, GREEDY, use_tqdm=False)
+    assert again.num_cached_tokens
+    assert llm.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("prompt", ["", {"text": "x"}, [10**9]])
+def test_bad_prompts_are_refused_before_anything_runs(llm: LLM, prompt: object) -> None:
+    with pytest.raises(InvalidRequest):
+        llm.generate(["good", prompt], GREEDY, use_tqdm=False)  # type: ignore[list-item]
+    assert llm.generate("good", GREEDY, use_tqdm=False)[0].finished
+
+
+def test_too_long_a_prompt_is_refused_with_numbers(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="512"):
+        llm.generate("word " * 600, GREEDY, use_tqdm=False)
