@@ -125,10 +125,14 @@ struct BF16 {
 #endif
 
 // ---- register tiles -------------------------------------------------------------------------------------
+//
+// Not inlined: each gets the registers for itself. `ahead`, if not 0, is how far behind each line of K or V the
+// line lies that is wanted next: V of this head while K is read, K of the next head while V is.
 
 // s[m][n] = sum over d of q[m][d] K[d][16 positions of group n].
 template <class D, int M, int N>
-void qk_tile(const typename D::A* q, int64_t q_stride, const char* const* k, int64_t k_step, int head_dim, float* s) {
+__attribute__((noinline)) void qk_tile(const typename D::A* q, int64_t q_stride, const char* const* k, int64_t k_step, int head_dim,
+                                       int64_t ahead, float* s) {
     V acc[M][N];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m)
@@ -142,6 +146,9 @@ void qk_tile(const typename D::A* q, int64_t q_stride, const char* const* k, int
         typename D::B b[N];
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) b[n] = D::load_b(base[n] + at);
+        if (ahead)
+#pragma GCC unroll 8
+            for (int n = 0; n < N; ++n) __builtin_prefetch(base[n] + at + ahead, 0, 2);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
             const typename D::X x = D::bcast(q + m * q_stride + d);
@@ -157,8 +164,8 @@ void qk_tile(const typename D::A* q, int64_t q_stride, const char* const* k, int
 
 // y[m][n] = sum over positions of p[m][position] V[position][16 columns n], over `groups` groups of 16 positions.
 template <class D, int M, int N>
-void pv_tile(const typename D::A* p, int64_t p_stride, const char* const* v, int groups, int64_t column_bytes, int64_t v_step,
-             float* y, int64_t y_stride) {
+__attribute__((noinline)) void pv_tile(const typename D::A* p, int64_t p_stride, const char* const* v, int groups, int64_t column_bytes,
+                                       int64_t v_step, int64_t ahead, float* y, int64_t y_stride) {
     V acc[M][N];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m)
@@ -170,6 +177,9 @@ void pv_tile(const typename D::A* p, int64_t p_stride, const char* const* v, int
             typename D::B b[N];
 #pragma GCC unroll 8
             for (int n = 0; n < N; ++n) b[n] = D::load_b(base + n * 64);
+            if (ahead)
+#pragma GCC unroll 8
+                for (int n = 0; n < N; ++n) __builtin_prefetch(base + n * 64 + ahead, 0, 2);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
                 const typename D::X x = D::bcast(p + m * p_stride + g * LANES + j);
@@ -185,27 +195,28 @@ void pv_tile(const typename D::A* p, int64_t p_stride, const char* const* v, int
 }
 
 template <class D, int N>
-OCTAVO_INLINE void qk_rows(int m, const typename D::A* q, int64_t q_stride, const char* const* k, int64_t k_step, int head_dim, float* s) {
+OCTAVO_INLINE void qk_rows(int m, const typename D::A* q, int64_t q_stride, const char* const* k, int64_t k_step, int head_dim,
+                           int64_t ahead, float* s) {
     switch (m) {
-        case 1: return qk_tile<D, 1, N>(q, q_stride, k, k_step, head_dim, s);
-        case 2: return qk_tile<D, 2, N>(q, q_stride, k, k_step, head_dim, s);
-        case 3: return qk_tile<D, TILE_M < 3 ? 1 : 3, N>(q, q_stride, k, k_step, head_dim, s);
-        case 4: return qk_tile<D, TILE_M < 4 ? 1 : 4, N>(q, q_stride, k, k_step, head_dim, s);
-        case 5: return qk_tile<D, TILE_M < 5 ? 1 : 5, N>(q, q_stride, k, k_step, head_dim, s);
-        default: return qk_tile<D, TILE_M < 6 ? 1 : 6, N>(q, q_stride, k, k_step, head_dim, s);
+        case 1: return qk_tile<D, 1, N>(q, q_stride, k, k_step, head_dim, ahead, s);
+        case 2: return qk_tile<D, 2, N>(q, q_stride, k, k_step, head_dim, ahead, s);
+        case 3: return qk_tile<D, TILE_M < 3 ? 1 : 3, N>(q, q_stride, k, k_step, head_dim, ahead, s);
+        case 4: return qk_tile<D, TILE_M < 4 ? 1 : 4, N>(q, q_stride, k, k_step, head_dim, ahead, s);
+        case 5: return qk_tile<D, TILE_M < 5 ? 1 : 5, N>(q, q_stride, k, k_step, head_dim, ahead, s);
+        default: return qk_tile<D, TILE_M < 6 ? 1 : 6, N>(q, q_stride, k, k_step, head_dim, ahead, s);
     }
 }
 
 template <class D, int N>
 OCTAVO_INLINE void pv_rows(int m, const typename D::A* p, int64_t p_stride, const char* const* v, int groups, int64_t column_bytes,
-                           int64_t v_step, float* y, int64_t y_stride) {
+                           int64_t v_step, int64_t ahead, float* y, int64_t y_stride) {
     switch (m) {
-        case 1: return pv_tile<D, 1, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
-        case 2: return pv_tile<D, 2, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
-        case 3: return pv_tile<D, TILE_M < 3 ? 1 : 3, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
-        case 4: return pv_tile<D, TILE_M < 4 ? 1 : 4, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
-        case 5: return pv_tile<D, TILE_M < 5 ? 1 : 5, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
-        default: return pv_tile<D, TILE_M < 6 ? 1 : 6, N>(p, p_stride, v, groups, column_bytes, v_step, y, y_stride);
+        case 1: return pv_tile<D, 1, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
+        case 2: return pv_tile<D, 2, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
+        case 3: return pv_tile<D, TILE_M < 3 ? 1 : 3, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
+        case 4: return pv_tile<D, TILE_M < 4 ? 1 : 4, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
+        case 5: return pv_tile<D, TILE_M < 5 ? 1 : 5, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
+        default: return pv_tile<D, TILE_M < 6 ? 1 : 6, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
     }
 }
 
@@ -362,6 +373,7 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
         for (int d = 0; d < head_dim; d += LANES) D::put(q + r * q_stride + d, load(x + d) * scale);
     }
 
+    const bool decode = t.queries == 1;
     const int chunks = (rows + TILE_M - 1) / TILE_M;
     for (int g = 0; g < groups; g += TILE_N) {
         const int n = groups - g < TILE_N ? groups - g : TILE_N;
@@ -369,12 +381,12 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
             const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
             float* to = scores + int64_t(r) * S_STRIDE + g * LANES;
             const A* from = q + r * q_stride;
-            const int64_t k_step = int64_t(block_size) * 4;
+            const int64_t k_step = int64_t(block_size) * 4, ahead = decode && c == 0 ? half : 0;
             switch (n) {
-                case 1: qk_rows<D, 1>(m, from, q_stride, k + g, k_step, head_dim, to); break;
-                case 2: qk_rows<D, TILE_N < 2 ? 1 : 2>(m, from, q_stride, k + g, k_step, head_dim, to); break;
-                case 3: qk_rows<D, TILE_N < 3 ? 1 : 3>(m, from, q_stride, k + g, k_step, head_dim, to); break;
-                default: qk_rows<D, TILE_N>(m, from, q_stride, k + g, k_step, head_dim, to);
+                case 1: qk_rows<D, 1>(m, from, q_stride, k + g, k_step, head_dim, ahead, to); break;
+                case 2: qk_rows<D, TILE_N < 2 ? 1 : 2>(m, from, q_stride, k + g, k_step, head_dim, ahead, to); break;
+                case 3: qk_rows<D, TILE_N < 3 ? 1 : 3>(m, from, q_stride, k + g, k_step, head_dim, ahead, to); break;
+                default: qk_rows<D, TILE_N>(m, from, q_stride, k + g, k_step, head_dim, ahead, to);
             }
         }
     }
@@ -396,11 +408,12 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
             const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
             float* to = out.sums + int64_t(r) * head_dim + d;
             const A* from = p + r * p_stride;
+            const int64_t ahead = decode && c == 0 && unit.head + 1 < s.kv_heads ? half : 0;
             switch (n) {
-                case 1: pv_rows<D, 1>(m, from, p_stride, v, groups, d * 4, v_step, to, head_dim); break;
-                case 2: pv_rows<D, TILE_N < 2 ? 1 : 2>(m, from, p_stride, v, groups, d * 4, v_step, to, head_dim); break;
-                case 3: pv_rows<D, TILE_N < 3 ? 1 : 3>(m, from, p_stride, v, groups, d * 4, v_step, to, head_dim); break;
-                default: pv_rows<D, TILE_N>(m, from, p_stride, v, groups, d * 4, v_step, to, head_dim);
+                case 1: pv_rows<D, 1>(m, from, p_stride, v, groups, d * 4, v_step, ahead, to, head_dim); break;
+                case 2: pv_rows<D, TILE_N < 2 ? 1 : 2>(m, from, p_stride, v, groups, d * 4, v_step, ahead, to, head_dim); break;
+                case 3: pv_rows<D, TILE_N < 3 ? 1 : 3>(m, from, p_stride, v, groups, d * 4, v_step, ahead, to, head_dim); break;
+                default: pv_rows<D, TILE_N>(m, from, p_stride, v, groups, d * 4, v_step, ahead, to, head_dim);
             }
         }
     }

@@ -134,6 +134,24 @@ async def test_the_edge_of_the_descriptor_is_never_missed(addresses: Addresses) 
     engine.close()
 
 
+async def test_closing_under_a_reader_leaves_the_next_endpoint_alone(addresses: Addresses) -> None:
+    """As when an engine is replaced: the old reader's clean-up comes after the new one has its descriptor."""
+    old = ClientEndpoint(addresses)
+    reading = asyncio.create_task(old.recv())
+    await asyncio.sleep(0.01)
+    reading.cancel()
+    old.close()
+    new = ClientEndpoint(Addresses(addresses.to_engine + "2", addresses.from_engine + "2"))
+    waiting = asyncio.create_task(new.recv())
+    engine = EngineEndpoint(addresses.to_engine + "2", addresses.from_engine + "2")
+    await asyncio.sleep(0.01)
+    assert reading.cancelled()
+    engine.send(Failed("heard"))
+    assert await asyncio.wait_for(waiting, PATIENCE_S) == Failed("heard")
+    new.close()
+    engine.close()
+
+
 # ---- the loop -----------------------------------------------------------------------------------
 
 

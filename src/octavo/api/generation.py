@@ -28,6 +28,8 @@ from octavo.wire.sampling import SamplingParams
 
 log = logging.getLogger("octavo.request")
 
+log = logging.getLogger("octavo.request")
+
 
 @dataclass(slots=True)
 class Usage:
@@ -80,6 +82,8 @@ class Generation:
         self._choices = self._make_choices(lengths)
         self._cached = [0] * len(prompts)
         state.metrics.on_request(params.n)
+        if state.server.log_requests:
+            log.info("request %s: %d prompt tokens, %s", client_id, self.usage.prompt, params)
 
     @property
     def num_choices(self) -> int:

@@ -163,7 +163,7 @@ def _for_template(
     # Few templates know the role `developer`; it is the newer name of `system`.
     is_renamed = message.role == "developer" and "developer" not in source
     out["role"] = "system" if is_renamed else message.role
-    parts = _text_parts(message, index)
+    parts = text_parts(message, index)
     is_list = isinstance(message.content, list) and bool(parts)
     if takes_parts and (is_list or not takes_string):
         out["content"] = [{"type": "text", "text": p} for p in parts]
@@ -180,7 +180,8 @@ def _for_template(
     return out
 
 
-def _text_parts(message: Message, index: int) -> list[str]:
+def text_parts(message: Message, index: int) -> list[str]:
+    """The texts of a message's content. Raises InvalidRequest for a part that is no text."""
     if message.content is None:
         return []
     if isinstance(message.content, str):

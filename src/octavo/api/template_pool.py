@@ -30,10 +30,10 @@ _KEPT_ENV = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "TZ", "SYSTE
 class _Worker:
     """One process. `ask` raises TimeoutError when it is too slow and EOFError when it died; then drop it."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, max_seconds: float) -> None:
         env = {k: os.environ[k] for k in _KEPT_ENV if k in os.environ}  # no keys and tokens for templates
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SCRIPT), str(max_bytes)],
+            [sys.executable, "-P", str(_SCRIPT), str(max_bytes), str(2 * max_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -130,7 +130,7 @@ class TemplatePool:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return _Worker(self._limits.max_template_bytes)
+        return _Worker(self._limits.max_template_bytes, self._limits.max_template_seconds)
 
     def _give(self, worker: _Worker) -> None:
         with self._lock:

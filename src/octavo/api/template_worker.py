@@ -145,11 +145,21 @@ def _write(stream: BinaryIO, value: dict[str, Any]) -> None:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes stdin
     _limit_memory(int(sys.argv[1]))
+    alarm_s = float(sys.argv[2])
     _write(sys.stdout.buffer, {"ok": "ready"})
     while True:
         (size,) = struct.unpack(">I", _read_exactly(sys.stdin.buffer, 4))
         job = json.loads(_read_exactly(sys.stdin.buffer, size))
-        _write(sys.stdout.buffer, answer(job))
+        _set_alarm(alarm_s)
+        result = answer(job)
+        _set_alarm(0.0)
+        _write(sys.stdout.buffer, result)
+
+
+def _set_alarm(seconds: float) -> None:
+    """Ends this process when a render outlives its parent, who would have stopped it; 0 = off."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 if __name__ == "__main__":

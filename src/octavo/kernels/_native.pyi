@@ -1,4 +1,3 @@
-# ruff: noqa: A002 - generated: names of arguments are those of the core
 """The native core of Octavo: see octavo.kernels.native."""
 
 from collections.abc import Sequence
@@ -9,6 +8,9 @@ from numpy.typing import NDArray
 
 def available_isas() -> list[str]:
     """Instruction sets that this CPU can run, best last."""
+
+def kernel_variants() -> list[str]:
+    """These, and variants that are never chosen by themselves."""
 
 def best_isa() -> str:
     """The best set, or the one that OCTAVO_ISA names."""

@@ -22,7 +22,7 @@ import numpy as np
 from octavo.errors import WeightError
 from octavo.quant import BLOCKS
 from octavo.weights.gguf import read_gguf
-from octavo.weights.names import ROW_ORDERS, translate
+from octavo.weights.names import ROW_ORDERS, shortest, translate
 from octavo.weights.safetensors import read_safetensors, read_sharded, renamed
 from octavo.weights.source import ModelSource, RawTensor, TensorInfo, TokenizerFiles
 
@@ -97,7 +97,7 @@ def _open_gguf(path: str) -> ModelSource:
     for key, theirs in (("temperature", "temp"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p")):
         value = metadata.get(f"general.sampling.{theirs}")
         if isinstance(value, int | float):
-            generation[key] = float(str(np.float32(value))) if isinstance(value, float) else value
+            generation[key] = shortest(value) if isinstance(value, float) else value
     template = metadata.get("tokenizer.chat_template")
     name = metadata.get("general.name")
     return ModelSource(

@@ -95,8 +95,7 @@ class _Keys:
             raise self._bad(key, f"is {value!r}; a number is allowed")
         if not math.isfinite(value) or value <= 0:
             raise self._bad(key, f"is {value!r}; a positive number is allowed")
-        # The file holds float32: its shortest decimal is what the author wrote (1e-05, not 9.99999975e-06).
-        return float(str(np.float32(value))) if isinstance(value, float) else float(value)
+        return shortest(float(value))
 
     def text(self, key: str, default: str) -> str:
         value = self._raw(key)
@@ -276,6 +275,13 @@ def rope_pairs(rows: int, heads: int) -> npt.NDArray[np.int32]:
     In the file, row 2 * j + half of a head is row half * (head_dim / 2) + j of the model's.
     """
     return np.arange(rows, dtype=np.int32).reshape(heads, -1, 2).transpose(0, 2, 1).reshape(-1)
+
+
+def shortest(value: float) -> float:
+    """A number that was stored as float32, as its author wrote it: 1e-05, not 9.99999975e-06."""
+    with np.errstate(over="ignore"):
+        short = np.float32(value)
+    return float(str(short)) if float(short) == value else value
 
 
 ROW_ORDERS: dict[str, Callable[[int, int], npt.NDArray[np.int32]]] = {"rope_pairs": rope_pairs}

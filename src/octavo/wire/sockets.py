@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import NamedTuple
 
 import zmq
@@ -125,6 +125,7 @@ class ClientEndpoint:
         self._in.bind(addresses.from_engine)
         self._out.connect(addresses.to_engine)
         self._num_at_once = 0
+        self._stop_watching: Callable[[], object] | None = None
 
     def send(self, message: ToEngine) -> _Sent:
         """Queue a message, in order. Never waits: there is no limit, and a queue from the start."""
@@ -159,10 +160,17 @@ class ClientEndpoint:
                 came.set_result(None)
 
         loop.add_reader(fd, wake)
+        self._stop_watching = lambda: loop.remove_reader(fd)
         try:
             await came
         finally:
-            loop.remove_reader(fd)
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        """Before the descriptor is closed: its number may soon be another socket's."""
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
 
     async def _let_others_run(self) -> None:
         """A reader that always finds something would never give up the loop."""
@@ -181,6 +189,8 @@ class ClientEndpoint:
         return await self.recv()
 
     def close(self) -> None:
+        """At once, whatever is queued. A task that still receives must be cancelled: it would wait for ever."""
+        self._unwatch()
         self._in.close(0)
         self._out.close(0)
         self._context.term()

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.api.generation import Generation, salt_of
-from octavo.api.prompt import Prompt
+from octavo.api.prompt import Prompt, text_parts
 from octavo.api.routes.common import (
     answer_stream,
     answer_whole,
@@ -104,7 +104,7 @@ def _options(
     prompt: Prompt,
     warnings: list[str],
 ) -> ChatOptions:
-    last = body.messages[-1].content
+    last = len(body.messages) - 1
     return ChatOptions(
         id=f"chatcmpl-{client_id(request, body)}",
         model=state.served_name(body.model),
@@ -117,6 +117,6 @@ def _options(
         return_token_ids=body.return_token_ids,
         prompt_ids=prompt.ids,
         prompt_text=prompt.text if body.return_prompt_text else None,
-        echo=last if body.echo and isinstance(last, str) else "",
+        echo="\n".join(text_parts(body.messages[last], last)) if body.echo else "",
         warnings=warnings,
     )

@@ -120,7 +120,9 @@ class _Metadata:
         if value is None:
             return None
         if not isinstance(value, np.ndarray) or value.size != count or value.dtype.kind not in kinds:
-            raise self.bad(f"tokenizer.ggml.{key} is no list of {count} numbers of the right kind, one a token")
+            raise self.bad(
+                f"tokenizer.ggml.{key} is no list of {count} numbers of the right kind, one a token"
+            )
         return value
 
     def flag(self, key: str, default: bool) -> bool:
