@@ -22,7 +22,9 @@ LIMIT_S = 120.0
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2", help="as for `octavo serve` (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="starts (default: %(default)s)")
     parser.add_argument("more", nargs="*", help="more flags of `octavo serve`, after --")
@@ -62,10 +64,17 @@ def one_start(model: str, more: list[str]) -> float:
 
 def first_token(port: int) -> bool:
     """Whether a streamed chat brought its first piece of text."""
-    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0, "stream": True}
+    body = {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1,
+        "temperature": 0,
+        "stream": True,
+    }
     connection = HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     try:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
         reply = connection.getresponse()
         return reply.status == 200 and any(b'"content":"' in line for line in reply)
     except (OSError, HTTPException):

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
@@ -20,9 +21,9 @@ void pause() {
     asm volatile("yield");
 #endif
 }
-// About 20 microseconds of spinning before a worker goes to sleep: the gap between steps is longer,
-// and a spinning worker would take the core from the scheduler's own Python.
-constexpr int SPINS_BEFORE_SLEEP = 400;
+// How long a worker spins for the next step before it sleeps: about the gap between two steps of a busy
+// engine. Waking a sleeper costs up to 50 microseconds; spinning longer takes a core from other processes.
+constexpr auto SPIN_BEFORE_SLEEP = std::chrono::microseconds(100);
 // A barrier that lasts this long means that a thread lost its core: let others run.
 constexpr int SPINS_BEFORE_YIELD = 20000;
 }  // namespace
@@ -58,7 +59,8 @@ Team::~Team() {
 }
 
 void Team::sleep_until_job(uint64_t seen) {
-    for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
+    const auto end = std::chrono::steady_clock::now() + SPIN_BEFORE_SLEEP;
+    for (int i = 1; i % 64 || std::chrono::steady_clock::now() < end; i++) {
         if (epoch_.load(std::memory_order_acquire) != seen) return;
         pause();
     }

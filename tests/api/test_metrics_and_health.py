@@ -12,6 +12,8 @@ from tests.fakes.toy_codec import ToyCodec
 
 from octavo.api.client import EngineClient
 from octavo.api.health import HealthWatch
+from octavo.wire.messages import EngineRequest
+from octavo.wire.sampling import SamplingParams
 
 
 async def test_bb_118_counts_agree(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,3 +122,32 @@ async def test_bb_112_health_tells_stalled_from_busy_and_idle() -> None:
     assert watch.state == "down"
     client.close()
     assert watch.state == "dead"
+
+
+async def test_a_long_first_step_is_not_a_stall() -> None:
+    clock = Clock()
+    client = EngineClient(progress=lambda: (0, True))
+    watch = HealthWatch(client, stall_limit_s=8.0, max_step_tokens=2048, clock=clock)
+    engine = ScriptedEngine(ToyCodec())
+    engine.hold.clear()
+    client.on_engine_up(engine)
+    request = EngineRequest(id="a", prompt=[20] * 5000, params=SamplingParams(), max_tokens=5, seed=0)
+    stream = client.submit(request)
+    task = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    watch.sample()
+    clock.now = 20.0
+    assert watch.state == "progressing"
+    clock.now = 30.0
+    assert watch.state == "stalled"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    client.close()
+    await engine.close()
+
+
+async def test_parameters_are_logged_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "octavo.request")
+    async with world(server={"log_requests": True}) as w:
+        await w.chat(temperature=0.25)
+    assert "temperature=0.25" in caplog.records[0].getMessage()

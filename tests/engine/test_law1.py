@@ -154,3 +154,20 @@ def test_a_warm_cache_gives_the_cold_answer(models: list[RealModel]) -> None:
         worker.close()
     assert cold.num_cached == 0 and warm.num_cached >= 64
     assert_same("warm", warm, cold)
+
+
+def test_a_request_that_bans_every_token_fails_alone(models: list[RealModel]) -> None:
+    model = models[0]
+    doomed = EngineRequest(
+        id="doomed",
+        prompt=[5, 6],
+        params=SamplingParams(allowed_token_ids=[9], logit_bias={9: float("-inf")}),
+        max_tokens=5,
+        seed=1,
+    )
+    wanted = target(random.Random(1), [3], prompt_logprobs=None)
+    alone = model.serve(model.plan(), [wanted])["target"]
+    answers = model.serve(model.plan(depth=2), [doomed, wanted])
+    assert answers["doomed"].finish is FinishReason.ERROR
+    assert "no token may follow" in (answers["doomed"].error or "")
+    assert_same("beside a doomed request", answers["target"], alone)

@@ -335,6 +335,24 @@ def test_logits_gather_tile_and_cap(fmt: str, isa: str) -> None:
     np.testing.assert_array_equal(out[:MAX_ROWS], Bench(weight, isa).run(x[:MAX_ROWS]))
 
 
+def test_tiles_reach_the_sampler() -> None:
+    """Greedy rows and scored rows of one step, against the raw logits of the same step."""
+    program = logits_program(ISAS[-1], "f32")
+    program.io("sample_tokens")[:170] = np.arange(170)
+    raw = np.empty((170, 64), np.float32)
+    program.run_logits(200, 1, 70, 100, raw)
+    targets = np.random.default_rng(33).integers(0, 64, 100).astype(np.int32)
+    program.io("score_targets")[:100] = targets
+    program.run(200, 1, 70, 100)
+    np.testing.assert_array_equal(program.io("sampled_ids")[:70], raw[:70].argmax(1))
+    wide = raw.astype(np.float64)
+    logprobs = wide - np.log(np.exp(wide).sum(1, keepdims=True))
+    scored = logprobs[70:][np.arange(100), targets]
+    np.testing.assert_allclose(program.io("score_logprobs")[:100], scored, rtol=1e-5, atol=1e-6)
+    ranks = (raw[70:] > raw[70:][np.arange(100), targets][:, None]).sum(1) + 1
+    np.testing.assert_array_equal(program.io("score_ranks")[:100], ranks)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("fmt", kernels.FORMATS)
 def test_logits_that_are_not_finite_are_a_fault_of_the_op(fmt: str, value: float) -> None:

@@ -24,7 +24,8 @@ def normal(shape: tuple[int, ...], seed: int = 0, scale: float = 3.0) -> F32:
 
 
 def sigmoid(x: F64) -> F64:
-    return 1 / (1 + np.exp(-x))
+    y: F64 = 1 / (1 + np.exp(-x))
+    return y
 
 
 def gelu_tanh(x: F64) -> F64:
@@ -60,7 +61,11 @@ def test_activations(fn: str, isa: str) -> None:
 def test_nan_passes(isa: str) -> None:
     x = np.array([[0.5, np.nan, -1.0]], np.float32)
     for fn in ACTIVATIONS:
-        got = run_unary(isa, x, lambda p, a, b, fn=fn: p.act("act", a, b, fn=fn))
+
+        def add(p: Any, a: Any, b: Any, fn: str = fn) -> None:
+            p.act("act", a, b, fn=fn)
+
+        got = run_unary(isa, x, add)
         assert np.isnan(got[0, 1]) and np.isfinite(got[0, [0, 2]]).all(), fn
 
 
@@ -106,11 +111,13 @@ def test_binary(shape: tuple[int, int], isa: str) -> None:
             runner.step([len(a)])
             results.append(runner.read(z, len(a)))
         close(results[0], want)
-        assert np.array_equal(*results)
+        assert np.array_equal(results[0], results[1])
 
 
 def rms(x: F64, weight: F32, eps: float, offset: float) -> F64:
-    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * (weight.astype(np.float64) + offset)
+    return np.asarray(
+        x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * (weight.astype(np.float64) + offset)
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -120,7 +127,10 @@ def rms(x: F64, weight: F32, eps: float, offset: float) -> F64:
 )
 def test_rms_norm(shape: tuple[int, int], group: int, offset: float, isa: str) -> None:
     x, weight = normal(shape), normal((group or shape[1],), 3, 1.0)
-    add = lambda p, a, b: p.rms_norm("norm", a, b, weight=weight, eps=1e-5, offset=offset, group=group)  # noqa: E731
+
+    def add(p: Any, a: Any, b: Any) -> None:
+        p.rms_norm("norm", a, b, weight=weight, eps=1e-5, offset=offset, group=group)
+
     got = run_unary(isa, x, add, threads=2)
     grouped = x.astype(np.float64).reshape(-1, group or shape[1])
     close(got, rms(grouped, weight, 1e-5, offset).reshape(shape))

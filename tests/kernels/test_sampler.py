@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from octavo.executors.base import SamplingBatch
 from octavo.kernels import _native as native
 
@@ -51,7 +52,8 @@ def batch(rows: int, vocab: int, **fields: Any) -> SamplingBatch:
 def bits_of(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
     padded = np.zeros((len(allowed), -(-allowed.shape[1] // 32) * 32), np.uint8)
     padded[:, : allowed.shape[1]] = allowed
-    return np.packbits(padded, axis=1, bitorder="little").view(np.uint32)
+    words: npt.NDArray[np.uint32] = np.packbits(padded, axis=1, bitorder="little").view(np.uint32)
+    return words
 
 
 def bools_of(words: npt.NDArray[np.uint32], vocab: int) -> npt.NDArray[np.bool_]:
@@ -74,7 +76,11 @@ def edited(b: SamplingBatch, r: int, logits: F32) -> F32:
         counts = b.counts[b.penalty_row[r]]
         known = bools_of(b.seen[b.penalty_row[r]], len(x)) | (counts > 0)
         x = np.where(known, np.where(x > 0, x / b.repetition[r], x * b.repetition[r]), x)
-        x = x - b.frequency[r] * counts.astype(np.float32) - np.where(counts > 0, b.presence[r], np.float32(0))
+        x = (
+            x
+            - b.frequency[r] * counts.astype(np.float32)
+            - np.where(counts > 0, b.presence[r], np.float32(0))
+        )
     return x
 
 
@@ -104,7 +110,9 @@ def reference(b: SamplingBatch, r: int, logits: F32) -> tuple[int, float, int, l
         by_id = np.argsort(order)
         share = np.cumsum(p[by_id])
         uniform = native.philox_uniform(int(b.seed[r]), int(b.position[r]))
-        token = int(order[by_id[min(int(np.searchsorted(share, uniform * share[-1], side="right")), len(order) - 1)]])
+        token = int(
+            order[by_id[min(int(np.searchsorted(share, uniform * share[-1], side="right")), len(order) - 1)]]
+        )
     if b.processed_logprobs:
         shown, logprobs = order, np.log(p)
     else:
@@ -113,11 +121,14 @@ def reference(b: SamplingBatch, r: int, logits: F32) -> tuple[int, float, int, l
         logprobs = logits[shown].astype(np.float64) - top
         logprobs -= np.log(np.exp(logprobs).sum())
     at = int(np.flatnonzero(shown == token)[0])
-    best = [(int(i), float(v)) for i, v in zip(shown, logprobs, strict=True)][: max(int(b.num_logprobs[r]), 0)]
+    best = [(int(i), float(v)) for i, v in zip(shown, logprobs, strict=True)][
+        : max(int(b.num_logprobs[r]), 0)
+    ]
     return token, float(logprobs[at]), at + 1, best
 
 
 def check(b: SamplingBatch, logits: F32, isa: str) -> npt.NDArray[np.int32]:
+    ids: npt.NDArray[np.int32]
     ids, logprobs, ranks, top_ids, top_logprobs = native.sample(logits, b, isa)
     for r in range(len(logits)):
         token, logprob, rank, best = reference(b, r, logits[r])
@@ -163,12 +174,20 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
+WARM = [f for f in FILTERS if f.get("temperature", 1.0) > 1e-5]
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_draw(filters: dict[str, Any], vocab: int, isa: str) -> None:
-    rows = 4 if vocab > 10000 else 24
-    fields = {"temperature": 0.9, "seed": np.arange(rows) + 7, "position": np.arange(rows) * 3, "num_logprobs": 3} | filters
+    rows = 2 if vocab > 10000 else 16
+    fields: dict[str, Any] = {
+        "temperature": 0.9,
+        "seed": np.arange(rows) + 7,
+        "position": np.arange(rows) * 3,
+        "num_logprobs": 3,
+    } | filters
     if fields["temperature"] < 1e-5:
         fields["temperature"] = 0.0  # what so cold a row is
     check(batch(rows, vocab, **fields), make_logits(rows, vocab, 2), isa)
@@ -176,7 +195,7 @@ def test_draw(filters: dict[str, Any], vocab: int, isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("filters", [f for f in FILTERS if f.get("temperature", 1) > 1e-5], ids=str)
+@pytest.mark.parametrize("filters", WARM, ids=str)
 def test_candidate_sets(filters: dict[str, Any], isa: str) -> None:
     """Many draws of one distribution give every kept token and no other."""
     vocab, rows = 30, 3000
@@ -217,22 +236,42 @@ def test_edits(processed: bool, vocab: int, isa: str) -> None:
     rows = 8
     counts = (rng.random((3, vocab)) < 0.2).astype(np.int32) * rng.integers(1, 4, (3, vocab), dtype=np.int32)
     b = batch(
-        rows, vocab, temperature=[0, 0, 0, 0.8, 0.8, 0.8, 1.2, 0], top_p=[1, 1, 1, 1, 0.9, 0.9, 0.99, 1],
-        top_k=[0, 0, 0, 0, 0, 20, 0, 0], seed=np.arange(rows), position=11, repetition=1.3, presence=0.4, frequency=0.2,
-        penalty_row=[0, 1, -1, 2, 0, 1, 2, -1], counts=counts, seen=bits_of(rng.random((3, vocab)) < 0.3),
-        bias_start=np.array([0, 2, 2, 5, 5, 5, 5, 6, 6], np.int32), bias_ids=np.array([3, 30, 0, 1, 2, 9], np.int32),
-        bias_values=np.array([9, -np.inf, 1, -2, 30, -np.inf], np.float32), mask_row=[-1, 0, -1, 1, 0, -1, 1, 0],
-        masks=bits_of(rng.random((2, vocab)) < 0.5), num_logprobs=4, processed_logprobs=processed,
+        rows,
+        vocab,
+        temperature=[0, 0, 0, 0.8, 0.8, 0.8, 1.2, 0],
+        top_p=[1, 1, 1, 1, 0.9, 0.9, 0.99, 1],
+        top_k=[0, 0, 0, 0, 0, 20, 0, 0],
+        seed=np.arange(rows),
+        position=11,
+        repetition=1.3,
+        presence=0.4,
+        frequency=0.2,
+        penalty_row=[0, 1, -1, 2, 0, 1, 2, -1],
+        counts=counts,
+        seen=bits_of(rng.random((3, vocab)) < 0.3),
+        bias_start=np.array([0, 2, 2, 5, 5, 5, 5, 6, 6], np.int32),
+        bias_ids=np.array([3, 30, 0, 1, 2, 9], np.int32),
+        bias_values=np.array([9, -np.inf, 1, -2, 30, -np.inf], np.float32),
+        mask_row=[-1, 0, -1, 1, 0, -1, 1, 0],
+        masks=bits_of(rng.random((2, vocab)) < 0.5),
+        num_logprobs=4,
+        processed_logprobs=processed,
     )
     check(b, make_logits(rows, vocab, 7), isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("fields", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.3}, {"temperature": 1.0, "top_k": 5}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.3}, {"temperature": 1.0, "top_k": 5}],
+    ids=str,
+)
 def test_one_or_none_left(fields: dict[str, Any], isa: str) -> None:
     allowed = np.zeros((2, 700), bool)
     allowed[0, 699] = True
-    b = batch(3, 700, mask_row=[0, 1, -1], masks=bits_of(allowed), num_logprobs=2, processed_logprobs=True, **fields)
+    b = batch(
+        3, 700, mask_row=[0, 1, -1], masks=bits_of(allowed), num_logprobs=2, processed_logprobs=True, **fields
+    )
     ids, logprobs, ranks, top_ids, _ = native.sample(make_logits(3, 700, 8), b, isa)
     assert ids[0] == 699 and abs(logprobs[0]) < 1e-6 and ranks[0] == 1 and top_ids[0].tolist() == [699, -1]
     assert ids[1] == -1 and ranks[1] == 0 and top_ids[1].tolist() == [-1, -1]
@@ -254,8 +293,12 @@ def test_rows_do_not_see_each_other(isa: str) -> None:
     rows, vocab = 12, 5000
     logits = make_logits(rows, vocab, 10)
     fields: dict[str, Any] = {
-        "temperature": [0, 0.7, 1.5] * 4, "top_p": [1, 0.9, 0.999, 0.5] * 3, "top_k": [0, 0, 50] * 4, "seed": np.arange(rows),
-        "position": 100 + np.arange(rows), "num_logprobs": 5,
+        "temperature": [0, 0.7, 1.5] * 4,
+        "top_p": [1, 0.9, 0.999, 0.5] * 3,
+        "top_k": [0, 0, 50] * 4,
+        "seed": np.arange(rows),
+        "position": 100 + np.arange(rows),
+        "num_logprobs": 5,
     }
     together = native.sample(logits, batch(rows, vocab, **fields), isa)
     for r in range(rows):

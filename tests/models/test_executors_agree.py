@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-
-from octavo.executors.base import SamplingBatch, StepOutput
 from tests.models.harness import open_runner
 from tests.models.tiny import PROMPTS, VOCAB, Checkpoint
+
+from octavo.executors.base import SamplingBatch, StepOutput
 
 ROWS = 24
 

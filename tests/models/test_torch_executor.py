@@ -226,6 +226,12 @@ def test_faults_say_where(checkpoint: Checkpoints) -> None:
         runner.step([(runner.row([VOCAB + 5]), 1)])
 
 
+def test_a_step_that_is_too_large_is_refused(checkpoint: Checkpoints) -> None:
+    runner = open_runner("torch", checkpoint("llama")[0], Setup(max_tokens=8))
+    with pytest.raises(CapacityError, match="a step of 9 tokens was given; 8 are allowed"):
+        runner.step([(runner.row(PROMPTS[0]), 9)])
+
+
 def test_errors_of_life(checkpoint: Checkpoints) -> None:
     source = open_model(checkpoint("llama")[0])
     executor = TorchExecutor()
@@ -240,6 +246,8 @@ def test_errors_of_life(checkpoint: Checkpoints) -> None:
     wider = build_program({**source.config, "vocab_size": VOCAB + 1}, block_size=8, kv_dtype="f32")
     with pytest.raises(WeightError, match=r"the model needs \[201, 64\]"):
         executor.bind(wider, source, options())
+    with pytest.raises(ConfigError, match="no instruction set 'avx2'"):
+        executor.bind(program, source, replace(options(), isa="avx2"))
     with pytest.raises(ConfigError, match="not in 'f8'"):
         TorchExecutor(dtype="f8")
     executor.close()

@@ -31,7 +31,12 @@ def command(*argv: str) -> list[str]:
 def run_to_end(*argv: str, **more: str) -> subprocess.CompletedProcess[str]:
     """A command that is expected to end by itself."""
     return subprocess.run(
-        command(*argv), capture_output=True, text=True, check=False, timeout=START_TIMEOUT_S, env=environment(**more)
+        command(*argv),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=START_TIMEOUT_S,
+        env=environment(**more),
     )
 
 

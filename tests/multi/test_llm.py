@@ -38,7 +38,11 @@ def test_outputs_come_in_the_order_of_the_prompts_and_do_not_depend_on_company(l
 
 def test_token_ids_and_mappings_are_prompts_too(llm: LLM) -> None:
     text = llm.generate("One, two, three,", GREEDY, use_tqdm=False)[0]
-    for prompt in (text.prompt_token_ids, {"prompt_token_ids": text.prompt_token_ids}, {"prompt": text.prompt}):
+    for prompt in (
+        text.prompt_token_ids,
+        {"prompt_token_ids": text.prompt_token_ids},
+        {"prompt": text.prompt},
+    ):
         assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].text == text.outputs[0].text
 
 

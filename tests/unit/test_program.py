@@ -127,6 +127,8 @@ def test_buffers_of_another_program_are_refused() -> None:
     stranger = new_builder().embed("embed", "embed", 16)
     with pytest.raises(ConfigError, match="belongs to another program"):
         new_builder().act("act", stranger, "relu")
+    with pytest.raises(ConfigError, match="output 'x': buffer 'embed' belongs to another program"):
+        new_builder().output("x", stranger)
 
 
 def test_verify_finds_broken_programs() -> None:

@@ -13,21 +13,27 @@ from collections.abc import Callable
 from octavo.api.client import EngineClient
 
 SAMPLE_S = 0.25
+SLOWEST_PREFILL = 100.0  # tokens a second; a step of many prompt tokens may take that much longer
 
 
 class HealthWatch:
-    """`stall_limit_s`: how long pending work may see no step. One long step must fit into it."""
+    """`stall_limit_s`: how long pending work may see no step, beside what its prompt tokens need.
+
+    `max_step_tokens` bounds the prompt tokens of one step.
+    """
 
     def __init__(
         self,
         client: EngineClient,
         *,
         stall_limit_s: float = 8.0,
+        max_step_tokens: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_draining = False
         self._client = client
         self._stall_limit_s = stall_limit_s
+        self._max_step_tokens = max_step_tokens
         self._clock = clock
         self._steps = -1
         self._moved = clock()
@@ -50,9 +56,13 @@ class HealthWatch:
         steps, is_pending = self._client.progress()
         if not is_pending:
             return "idle"
-        if steps == self._steps and self._clock() - self._moved > self._stall_limit_s:
+        if steps == self._steps and self._clock() - self._moved > self._limit_s():
             return "stalled"
         return "progressing"
+
+    def _limit_s(self) -> float:
+        tokens = min(self._client.num_prefill_tokens, self._max_step_tokens)
+        return self._stall_limit_s + tokens / SLOWEST_PREFILL
 
     @property
     def is_healthy(self) -> bool:

@@ -71,7 +71,11 @@ class ApiState:
         metrics = Metrics(client, model_name=server.served_names[0], max_model_len=max_len)
         logs = RequestLogs(metrics.on_close)
         client.on_end = logs.on_end
-        health = HealthWatch(client, stall_limit_s=limits.stall_limit_s)
+        health = HealthWatch(
+            client,
+            stall_limit_s=limits.stall_limit_s,
+            max_step_tokens=engine.scheduler.max_num_batched_tokens,
+        )
         return cls(
             client=client,
             codec=tokenizer,

@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 #: Live requests, nothing in flight and nothing to plan for this long is a stall (never just slowness).
 STALL_S = 1.0
+NOTHING_ALLOWED = (
+    "no token may follow: logit_bias, bad_words, allowed_token_ids and min_tokens together ban all of them, "
+    "or the logits are not finite"
+)
 MAX_STEP_TOKENS_KEPT = 4096
 
 
@@ -244,8 +248,12 @@ class Engine:
                 continue
             request.drawn -= 1
             if request.state is not State.FINISHED:
+                drawn = result.token_ids[row]
                 logprobs = result.logprobs[row] if has_logprobs else None
-                deltas.append(self._accept(request, result.token_ids[row], logprobs, now))
+                if drawn and drawn[-1] < 0:
+                    deltas.append(self._end(request, FinishReason.ERROR, error=NOTHING_ALLOWED))
+                else:
+                    deltas.append(self._accept(request, drawn, logprobs, now))
 
     def _keep_scores(self, step: Step, result: StepResult) -> None:
         for (request, epoch, _), slot in zip(step.rows, step.plan.slots, strict=True):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from octavo.errors import ConfigError
-from octavo.program.check import fill_attrs, output_rows, output_widths, verify
+from octavo.program.check import fill_attrs, output_rows, output_widths
 from octavo.program.ops import Role
 from octavo.program.program import Attr, Buffer, Op, Program, Rows, WeightRef
 from octavo.wire.layout import KVLayout
@@ -156,10 +156,12 @@ class ProgramBuilder:
     # ---- the program ----------------------------------------------------------------------------
 
     def output(self, name: str, buffer: Buffer) -> None:
+        self._known(f"output {name!r}", buffer)
         self._outputs[name] = buffer.id
 
     def build(self) -> Program:
-        program = Program(
+        """The program: every op was checked when it was added."""
+        return Program(
             name=self.name,
             buffers=tuple(self._buffers),
             ops=tuple(self._ops),
@@ -167,8 +169,10 @@ class ProgramBuilder:
             vocab_size=self.vocab_size,
             outputs=dict(self._outputs),
         )
-        verify(program)
-        return program
+
+    def _known(self, user: str, buffer: Buffer) -> None:
+        if buffer.id >= len(self._buffers) or self._buffers[buffer.id] is not buffer:
+            raise ConfigError(f"{user}: buffer {buffer.name!r} belongs to another program")
 
     def _one(
         self,
@@ -190,8 +194,7 @@ class ProgramBuilder:
         attrs: Mapping[str, Attr],
     ) -> list[Buffer]:
         for buffer in inputs:
-            if buffer.id >= len(self._buffers) or self._buffers[buffer.id] is not buffer:
-                raise ConfigError(f"op {name!r} ({kind}): buffer {buffer.name!r} belongs to another program")
+            self._known(f"op {name!r} ({kind})", buffer)
         op = Op(kind, name, tuple(b.id for b in inputs), (), weights, fill_attrs(kind, name, attrs))
         widths = output_widths(op, inputs)
         rows = cast(Rows, output_rows(op, inputs))

@@ -48,10 +48,9 @@ class Worker:
         self._plans.put(plan)
 
     def collect(self, timeout_s: float | None = None) -> StepResult | None:
-        try:
+        result: StepResult | None = None
+        with contextlib.suppress(queue.Empty):
             result = self._results.get_nowait() if timeout_s == 0 else self._results.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
         if self._results.empty():
             self._quiet()
             if not self._results.empty():  # one arrived between the look and the read: wake again

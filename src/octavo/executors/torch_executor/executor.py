@@ -39,6 +39,8 @@ class TorchExecutor:
     def bind(self, program: Program, source: ModelSource, options: ExecutorOptions) -> None:
         """Raises WeightError when a tensor is missing or has another shape, ConfigError for a format."""
         verify(program)
+        if options.isa != "torch":
+            raise ConfigError(f"the torch executor has no instruction set {options.isa!r}, allowed: torch")
         weights = Weights(options.weights, self.dtype, self.device)
         weights.load(program, source)
         self._program, self._weights, self._options = program, weights, options
@@ -103,6 +105,16 @@ class TorchExecutor:
             raise CapacityError("there is no KV memory", fix="call allocate_kv first")
         return self._cache
 
+    def _check_size(self, batch: StepBatch) -> None:
+        assert self._options is not None
+        for what, given, most in (
+            ("tokens", len(batch.token_ids), self._options.max_tokens),
+            ("rows", len(batch.context_lens), self._options.max_rows),
+            ("blocks in a row's table", batch.block_tables.shape[2], self._options.max_blocks_per_row),
+        ):
+            if given > most:
+                raise CapacityError(f"a step of {given} {what} was given; {most} are allowed")
+
     @torch.inference_mode()
     def _forward(self, batch: StepBatch, output: str) -> F32:
         program = self._bound()
@@ -110,6 +122,7 @@ class TorchExecutor:
         if output not in program.outputs:
             known = ", ".join(program.outputs)
             raise ConfigError(f"program {program.name!r} has no output {output!r}, only {known}")
+        self._check_size(batch)
         frame = Frame(program, self._weights, self._kv(), batch, self.dtype, self.device)
         for position, op in enumerate(program.ops):
             try:
