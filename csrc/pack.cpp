@@ -161,15 +161,32 @@ void lattice_w4(Type t, const uint8_t* row, int64_t group, Lattice& out) {
     nibbles(p + 2, out.q);
 }
 
+// The nearest whole number (ties to even) of 0 <= |x| < 2^22, as the low bits of x + 1.5 * 2^23.
+int nearest(float x) {
+    const float shifted = x + MAGIC;
+    int32_t bits;
+    std::memcpy(&bits, &shifted, 4);
+    return bits - MAGIC_BITS;
+}
+
+float inverse(float scale) { return scale > 0 && std::isfinite(scale) ? 1.0f / scale : 0.0f; }
+
 // Symmetric, 127 steps to each side; the steps are those of the scale as f16 holds it.
 void quantise_w8(const float* x, Lattice& out) {
-    float amax = 0;
-    for (int i = 0; i < GROUP; i++) amax = std::max(amax, std::abs(x[i]));
-    out.scale = f32_to_f16(amax / 127.0f);
-    const float scale = f16_to_f32(out.scale);
+    int32_t largest = 0;  // magnitudes order like their bits, and a maximum of integers vectorises
     for (int i = 0; i < GROUP; i++) {
-        const float steps = scale > 0 && std::isfinite(scale) ? x[i] / scale : 0.0f;
-        out.q[i] = uint8_t(int(std::nearbyint(std::min(127.0f, std::max(-127.0f, steps)))) + 128);
+        int32_t bits;
+        std::memcpy(&bits, x + i, 4);
+        largest = std::max(largest, bits & 0x7fffffff);
+    }
+    float amax;
+    std::memcpy(&amax, &largest, 4);
+    out.scale = f32_to_f16(amax / 127.0f);
+    const float steps = inverse(f16_to_f32(out.scale));
+    for (int i = 0; i < GROUP; i++) {
+        const float step = x[i] * steps;
+        const float capped = step > 127.0f ? 127.0f : step;
+        out.q[i] = uint8_t(nearest(capped > -127.0f ? capped : -127.0f) + 128);
     }
 }
 
@@ -180,11 +197,8 @@ void quantise_w4(const float* x, Lattice& out) {
     out.minimum = f32_to_f16(low);
     const float minimum = f16_to_f32(out.minimum);
     out.scale = f32_to_f16((high - minimum) / 15.0f);
-    const float scale = f16_to_f32(out.scale);
-    for (int i = 0; i < GROUP; i++) {
-        const float steps = scale > 0 && std::isfinite(scale) ? (x[i] - minimum) / scale : 0.0f;
-        out.q[i] = uint8_t(std::nearbyint(std::min(15.0f, std::max(0.0f, steps))));
-    }
+    const float steps = inverse(f16_to_f32(out.scale));
+    for (int i = 0; i < GROUP; i++) out.q[i] = uint8_t(nearest(std::min(15.0f, std::max(0.0f, (x[i] - minimum) * steps))));
 }
 
 void put_w8(char* record, int lane, const Lattice& l) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,9 @@ from octavo.wire.sampling import SamplingParams, verify
 
 if TYPE_CHECKING:
     from octavo.api.prompt import Prompt, PromptMaker
+    from octavo.api.template_pool import TemplatePool
     from octavo.api.text.pipeline import ChoicePipeline
+    from octavo.launch.build import Built
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]
 
@@ -102,6 +105,8 @@ class LLM:
             vocab_size=plan.vocab_size,
         )
         self._runner = asyncio.Runner()
+        # also when the object is dropped, or the interpreter ends
+        self._finalize = weakref.finalize(self, _release, self._pool, self._runner, self._built)
         self._random = random.Random(plan.seed)
         self._num_requests = 0
 
@@ -164,9 +169,7 @@ class LLM:
 
     def close(self) -> None:
         """Gives weights, KV memory, threads and helper processes back."""
-        self._pool.close()
-        self._runner.close()
-        self._built.close()
+        self._finalize()
 
     def __enter__(self) -> LLM:
         return self
@@ -322,6 +325,12 @@ class LLM:
         from octavo.api.text.pipeline import spell
 
         return spell(self._codec.token_bytes(token_id), is_special=self._codec.is_special(token_id))
+
+
+def _release(pool: TemplatePool, runner: asyncio.Runner, built: Built) -> None:
+    pool.close()
+    runner.close()
+    built.close()
 
 
 def _listed(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,7 @@ CASES = [
     Case(heads=14, kv_heads=2, head_dim=64, block_size=32),
     Case(heads=7, kv_heads=1, head_dim=128, block_size=48),
     Case(heads=2, kv_heads=1, head_dim=256),
-    Case(heads=30, kv_heads=1, head_dim=16),
+    Case(heads=26, kv_heads=1, head_dim=16),
     Case(heads=3, kv_heads=1, head_dim=96, window=100),
     Case(heads=4, kv_heads=2, window=5, softcap=3.0),
     Case(heads=4, kv_heads=2, sinks=True, window=40),
@@ -162,15 +163,21 @@ CASES = [
 ]
 
 
+LENGTH = 560  # more than one split
+
+
+@lru_cache
+def expected(case: Case) -> npt.NDArray[np.float64]:
+    q, k, v = make_qkv(case, LENGTH, 1)
+    return reference(case, q, to_bf16(k), to_bf16(v)) if case.dtype == "bf16" else reference(case, q, k, v)
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_matches_float64(case: Case, isa: str) -> None:
-    length = 620  # more than one split
-    q, k, v = make_qkv(case, length, 1)
-    y = prefill(Attention(case, isa), q, k, v, [length])
-    if case.dtype == "bf16":
-        k, v = to_bf16(k), to_bf16(v)
-    want = reference(case, q, k, v)
+    q, k, v = make_qkv(case, LENGTH, 1)
+    y = prefill(Attention(case, isa), q, k, v, [LENGTH])
+    want = expected(case)
     tolerance = 0.02 if case.dtype == "bf16" else 1e-5
     assert np.abs(y - want).max() < tolerance
     # Errors of rounding Q and P are random, not a bias.

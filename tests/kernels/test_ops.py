@@ -29,7 +29,8 @@ def sigmoid(x: F64) -> F64:
 
 
 def gelu_tanh(x: F64) -> F64:
-    return x / 2 * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    y: F64 = x / 2 * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return y
 
 
 ACTIVATIONS: dict[str, Callable[[F64], F64]] = {

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
 from tests.multi.launched import START_TIMEOUT_S, Launched, Stream, launched, run_to_end
 
 PROMPT = "The three primary colours are"

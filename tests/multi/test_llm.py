@@ -47,7 +47,7 @@ def test_token_ids_and_mappings_are_prompts_too(llm: LLM) -> None:
 
 
 def test_chat_answers_one_or_several(llm: LLM) -> None:
-    one = [{"role": "user", "content": "What is the capital of France?"}]
+    one = [{"role": "user", "content": "What is the capital city of France? Answer in one sentence."}]
     (single,) = llm.chat(one, SamplingParams(temperature=0, max_tokens=32), use_tqdm=False)
     assert "Paris" in single.outputs[0].text
     assert single.outputs[0].finish_reason == "stop"

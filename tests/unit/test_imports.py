@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 # Top-level packages beside the standard library. A new name here is a decision: what does it cost at start?
 IMPORT_OCTAVO: set[str] = set()
 COMMAND_LINE = {"msgspec", "typing_extensions"}
-ENGINE = {"msgspec", "numpy", "tqdm", "zmq", "cbor2", "xxhash"}
+ENGINE = {"msgspec", "numpy", "tqdm", "typing_extensions", "zmq", "cbor2", "xxhash"}
 API = {
     "annotated_doc", "annotated_types", "anyio", "click", "fastapi", "h11", "httptools", "idna", "jinja2", "markupsafe",
     "msgspec", "numpy", "prometheus_client", "pydantic", "pydantic_core", "sniffio", "starlette", "tokenizers", "tqdm",

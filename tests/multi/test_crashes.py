@@ -1,0 +1,171 @@
+"""Law 4 on real processes: the engine is killed under load, and no client can tell (but for the wait)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.multi.launched import Launched, launched
+from tests.multi.traffic import Body, Traffic, change, success, traffic
+
+TOPICS = ("the sea", "a small town", "bread", "the moon", "trains", "a garden", "music", "winter")
+TOKENS = 32
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_path: str) -> Iterator[Launched]:
+    with launched(smollm2_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def calls(server: Launched) -> AsyncIterator[Traffic]:
+    async with traffic(server) as running:
+        yield running
+
+
+def sixteen(subject: str) -> list[Body]:
+    """Greedy and sampled, chat and plain, streamed and not; logprobs, n, penalties, stop strings on some."""
+    kinds: list[Body] = [
+        {"temperature": 0},
+        {"temperature": 0, "logprobs": 3},
+        {"temperature": 1.0, "seed": 11},
+        {"temperature": 0.9, "seed": 12, "top_p": 0.9, "top_k": 40, "logprobs": 2},
+        {"temperature": 1.0, "seed": 13, "n": 2},
+        {"temperature": 0, "stop": [" the ", "."], "ignore_eos": False},
+        {"temperature": 1.2, "seed": 14, "frequency_penalty": 0.8, "repetition_penalty": 1.1},
+        {"temperature": 0, "stream": False, "logprobs": 1, "min_tokens": 20},
+    ]
+    bodies: list[Body] = []
+    for i in range(16):
+        kind = kinds[i % 8]
+        said = f"Number {i}: tell me about {TOPICS[(i * 3) % 8]} and {subject}."
+        body: Body = {"max_tokens": TOKENS, "ignore_eos": True, "stream": True, **kind}
+        if i < 8:
+            body |= {"prompt": said * (1 + i % 3)}
+        else:
+            body |= {"messages": [{"role": "user", "content": said}]}
+            if "logprobs" in kind:
+                body |= {"logprobs": True, "top_logprobs": kind["logprobs"]}
+        bodies.append(body)
+    return bodies
+
+
+async def undisturbed(calls: Traffic, bodies: list[Body]) -> list[object]:
+    answers = await calls.all(bodies)
+    for answer in answers:
+        assert answer.status == 200
+        assert answer.error is None
+        assert all(len(c.finish) == 1 for c in answer.choices.values())
+        assert answer.usage is not None
+    return list(answers)
+
+
+@pytest.mark.parametrize("moment", ["prefill", "first tokens", "mid-decode", "near the end"])
+async def test_sixteen_answers_are_the_same_when_the_engine_is_killed(calls: Traffic, moment: str) -> None:
+    bodies = [{**b, "cache_salt": "new"} for b in sixteen(moment)]
+    expected = await undisturbed(calls, [{**b, "cache_salt": "old"} for b in bodies])
+    total_chunks = calls.num_chunks
+    before = await calls.idle()
+    running = asyncio.ensure_future(calls.all(bodies))
+    if moment == "prefill":
+        await until_open(calls, 16)
+    else:
+        share = {"first tokens": 0.0, "mid-decode": 0.5, "near the end": 0.85}[moment]
+        await calls.until_chunks(1 + int(share * total_chunks))
+    calls.kill_engine()
+    assert await running == expected
+    after = await calls.idle()
+    assert change(before, after, "octavo:engine_restarts_total") == 1
+    check_counters(before, after, expected)
+
+
+async def until_open(calls: Traffic, count: int) -> None:
+    while (await calls.http.get("/load")).json()["server_load"] < count:
+        await asyncio.sleep(0.001)
+
+
+def check_counters(before: dict[str, float], after: dict[str, float], answers: list[object]) -> None:
+    """Everything was counted once, whatever was computed twice."""
+    usages = [a.usage for a in answers]  # type: ignore[attr-defined]
+    choices = [c for a in answers for c in a.choices.values()]  # type: ignore[attr-defined]
+    assert sum(success(before, after).values()) == len(choices)
+    assert set(success(before, after)) <= {"stop", "length"}
+    assert change(before, after, "vllm:generation_tokens_total") == sum(u[1] for u in usages)
+    counted = change(before, after, "vllm:time_to_first_token_seconds_count")
+    assert counted == change(before, after, "vllm:e2e_request_latency_seconds_count") == len(choices)
+    prompts = sum(u[0] * len(a.choices) for a, u in zip(answers, usages, strict=True))  # type: ignore[attr-defined]
+    assert change(before, after, "vllm:prompt_tokens_total") == prompts
+
+
+async def test_killed_twice_in_a_row_with_other_requests(calls: Traffic) -> None:
+    first, second = sixteen("rain")[:8], sixteen("snow")[8:]
+    expected = await undisturbed(calls, first + second)
+    for bodies, wanted in ((first, expected[:8]), (second, expected[8:])):
+        running = asyncio.ensure_future(calls.all(bodies))
+        await calls.until_chunks(12)
+        calls.kill_engine()
+        assert await running == wanted
+
+
+async def test_bb_117_two_crashes_end_a_request_with_an_error_and_the_others_live(calls: Traffic) -> None:
+    """A long request sees both deaths; others see one of them, and nobody but the long one is told."""
+    early, late = sixteen("wind")[:8], sixteen("fog")[8:]
+    expected = await undisturbed(calls, early + late)
+    before = await calls.idle()
+    endless: Body = {"prompt": "For ever and ever", "max_tokens": 900, "temperature": 0, "ignore_eos": True}
+    streamed = asyncio.ensure_future(calls.send({**endless, "stream": True}))
+    whole = asyncio.ensure_future(calls.send(endless))
+    first = asyncio.ensure_future(calls.all(early))
+    await calls.until_chunks(20)
+    calls.kill_engine()
+    assert await first == expected[:8]
+    second = asyncio.ensure_future(calls.all(late))
+    await calls.until_chunks(30)
+    calls.kill_engine()
+    assert await second == expected[8:]
+    cut, failed = await streamed, await whole
+    assert cut.error is not None
+    assert "2 times" in cut.error["message"]
+    assert cut.only.token_ids
+    assert cut.only.finish == []
+    assert failed.status == 500
+    assert failed.error is not None
+    after = await calls.idle()
+    assert success(before, after)["error"] == 2
+    assert change(before, after, "octavo:engine_restarts_total") == 2
+    longer = await calls.send({**endless, "max_tokens": len(cut.only.token_ids)})
+    assert longer.only.token_ids == cut.only.token_ids  # what came before the error was right
+
+
+async def test_requests_that_arrive_while_the_engine_is_down_wait_for_the_next(calls: Traffic) -> None:
+    bodies = sixteen("hail")[:6]
+    expected = await undisturbed(calls, bodies)
+    running = asyncio.ensure_future(calls.send(bodies[0]))
+    await calls.until_chunks(1)
+    calls.kill_engine()
+    await calls.until_health(503, "down")
+    waiting = asyncio.ensure_future(calls.all(bodies[1:]))
+    assert (await calls.http.get("/server_info")).json()["state"] == "down"
+    await calls.metrics()
+    assert [await running, *await waiting] == expected
+    assert (await calls.health())[0] == 200
+    after = await calls.idle()
+    assert after["vllm:kv_cache_usage_perc"] == 0
+
+
+async def test_a_client_that_leaves_while_the_engine_is_down_is_an_abort(calls: Traffic) -> None:
+    before = await calls.idle()
+    body: Body = {"prompt": "Wait for", "max_tokens": 500, "temperature": 0, "ignore_eos": True}
+    left = asyncio.ensure_future(calls.send({**body, "stream": True}))
+    stays = asyncio.ensure_future(calls.send({**body, "max_tokens": 40}))
+    await calls.until_chunks(3)
+    calls.kill_engine()
+    await calls.until_health(503, "down")
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    answer = await stays
+    assert answer.only.finish == ["length"]
+    after = await calls.idle()
+    assert success(before, after) == {"abort": 1, "length": 1}
