@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.engine.real_engine import RealModel
+
 from octavo.api.text.tokenizer import load_tokenizer
 from octavo.kernels import native
 from octavo.weights.load import open_model
 from octavo.wire.messages import EngineRequest
 from octavo.wire.sampling import SamplingParams
-from tests.engine.real_engine import RealModel
 
 PROMPTS = [
     "The capital of France is",
@@ -51,7 +52,9 @@ def test_native_f32_equals_torch_f32(smollm2_path: Path) -> None:
     prompts = [tokenizer.encode(prompt, add_special_tokens=True) for prompt in PROMPTS]
     ids = {}
     for executor, isa in (("native", native.best_isa()), ("torch", "torch")):
-        model = RealModel(source, executor=executor, weights="f32", isa=isa, num_blocks=200, max_rows=20, threads=2)
+        model = RealModel(
+            source, executor=executor, weights="f32", isa=isa, num_blocks=200, max_rows=20, threads=2
+        )
         try:
             ids[executor] = greedy_ids(model, prompts)
         finally:

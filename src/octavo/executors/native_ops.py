@@ -81,7 +81,8 @@ def _rms_norm(r: Recorder) -> None:
 
 def _add_rms_norm(r: Recorder) -> None:
     a = r.attrs
-    r.core.add_rms_norm(r.name, *r.inputs, *r.outputs, r.required(0), a["eps"], a["offset"])
+    (x, residual), (total, y) = r.inputs, r.outputs
+    r.core.add_rms_norm(r.name, x, residual, total, y, r.required(0), a["eps"], a["offset"])
 
 
 def _layer_norm(r: Recorder) -> None:
@@ -90,10 +91,13 @@ def _layer_norm(r: Recorder) -> None:
 
 def _rope(r: Recorder) -> None:
     a = r.attrs
+    (q, k), (q_out, k_out) = r.inputs, r.outputs
     r.core.rope(
         r.name,
-        *r.inputs,
-        *r.outputs,
+        q,
+        k,
+        q_out,
+        k_out,
         a["head_dim"],
         a["rotary_dim"],
         list(a["inv_freq"]),
@@ -103,7 +107,8 @@ def _rope(r: Recorder) -> None:
 
 
 def _kv_write(r: Recorder) -> None:
-    r.core.kv_write(r.name, *r.inputs, **r.place())
+    k, v = r.inputs
+    r.core.kv_write(r.name, k, v, **r.place())
 
 
 def _attend(r: Recorder) -> None:

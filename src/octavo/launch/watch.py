@@ -67,6 +67,7 @@ class EngineWatch:
             raise
         self._endpoint = endpoint
         self._client.on_engine_up(endpoint)
+        self._client.ready = ready  # the child's pipe carried it, before there was a socket
         return ready
 
     async def run(self) -> None:

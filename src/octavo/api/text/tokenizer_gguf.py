@@ -10,7 +10,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
@@ -219,7 +219,11 @@ def _vocabulary(texts: list[str]) -> dict[str, int]:
 def _byte_level(data: _Metadata, texts: list[str], pre: _PreTokenizer) -> Tokenizer:
     merges = [tuple(merge.split(" ", 1)) for merge in data.strings("merges")]
     try:
-        core = Tokenizer(models.BPE(_vocabulary(texts), merges, ignore_merges=pre.ignore_merges))
+        core = Tokenizer(
+            models.BPE(
+                _vocabulary(texts), cast("list[tuple[str, str]]", merges), ignore_merges=pre.ignore_merges
+            )
+        )
     except Exception as error:  # the package raises bare Exception
         raise data.bad(f"its merges do not fit its vocabulary ({error})") from None
     steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
@@ -312,7 +316,7 @@ def _piece_of(
     by_hash: np.ndarray[Any, np.dtype[np.int64]],
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Index of the piece with each hash, or -1. Pieces that share a slot are told apart by a search."""
-    at = slots[hashes >> _SLOT_SHIFT].astype(np.int64)
+    at: np.ndarray[Any, np.dtype[np.int64]] = slots[hashes >> _SLOT_SHIFT].astype(np.int64)
     shared = np.flatnonzero(whole[at] != hashes)
     places = np.searchsorted(whole[by_hash], hashes[shared]).clip(max=whole.size - 1)
     at[shared] = by_hash[places]
