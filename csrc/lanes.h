@@ -70,6 +70,8 @@ OCTAVO_INLINE uint32_t mask_ge(V a, V b) { return _mm512_cmp_ps_mask(a.v, b.v, _
 OCTAVO_INLINE uint32_t mask_gt(V a, V b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
 OCTAVO_INLINE uint32_t mask_eq(V a, V b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 OCTAVO_INLINE V select(uint32_t mask, V x, V y) { return {_mm512_mask_blend_ps(__mmask16(mask), y.v, x.v)}; }
+// Truncated to int32.
+OCTAVO_INLINE void store_int(int32_t* p, V a) { _mm512_storeu_si512(p, _mm512_cvttps_epi32(a.v)); }
 // a * 2^n for whole n in [-127, 128].
 OCTAVO_INLINE V scale2(V a, V n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
@@ -117,6 +119,10 @@ OCTAVO_INLINE V select(uint32_t mask, V x, V y) {
     const __m256i lo = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(mask)), bit), bit);
     const __m256i hi = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(mask >> 8)), bit), bit);
     return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(lo)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(hi))};
+}
+OCTAVO_INLINE void store_int(int32_t* p, V x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_cvttps_epi32(x.a));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), _mm256_cvttps_epi32(x.b));
 }
 OCTAVO_INLINE __m256 pow2_half(__m256 n) {  // 2^n for whole n in [-126, 127]
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
@@ -214,6 +220,12 @@ OCTAVO_INLINE V select(uint32_t mask, V x, V y) {
         r.p[j] = pick((all & bit) != 0, x.p[j], y.p[j]);
     }
     return r;
+}
+OCTAVO_INLINE void store_int(int32_t* p, V a) {
+    OCTAVO_EACH {
+        const i4 whole = __builtin_convertvector(a.p[j], i4);
+        std::memcpy(p + 4 * j, &whole, 16);
+    }
 }
 OCTAVO_INLINE V scale2(V a, V n) {
     V r;

@@ -37,23 +37,21 @@ struct Larger {
 
 struct Scratch {
     Candidate* list;   // [vocab]
-    double* sums;      // [chunks or BUCKETS]
+    double* sums;      // [chunks or 2 * BUCKETS]
     float* raw;        // [vocab]
     float* maxima;     // [chunks]
     float* work;       // [chunks]
-    int32_t* counts;   // [BUCKETS]
 };
 
 Scratch scratch_of(const Ctx& ctx, int64_t vocab) {
-    const int64_t chunks = (vocab + CHUNK - 1) / CHUNK, sums = chunks > BUCKETS ? chunks : BUCKETS;
+    const int64_t chunks = (vocab + CHUNK - 1) / CHUNK, sums = chunks > 2 * BUCKETS ? chunks : 2 * BUCKETS;
     Scratch s;
     char* p = ctx.scratch;
     s.sums = reinterpret_cast<double*>(p), p += sums * 8;
     s.list = reinterpret_cast<Candidate*>(p), p += vocab * 8;
     s.raw = reinterpret_cast<float*>(p), p += vocab * 4;
     s.maxima = reinterpret_cast<float*>(p), p += chunks * 4;
-    s.work = reinterpret_cast<float*>(p), p += chunks * 4;
-    s.counts = reinterpret_cast<int32_t*>(p);
+    s.work = reinterpret_cast<float*>(p);
     return s;
 }
 
@@ -170,35 +168,38 @@ float chunk_threshold(const Row& row, int64_t k, float* work) {
     return work[k - 1];
 }
 
-// Buckets of (top - x) / T: a larger logit never lies in a later bucket.
+// Buckets of (top - x) / T: a larger logit never lies in a later bucket. A bucket's amount is the sum of its
+// weights, or the number of its candidates. Two sub-buckets each (even and odd lanes): neighbours often share
+// a bucket, and an addition to memory would wait for the one before.
 struct Histogram {
     const Row& row;
     const Keep& keep;
-    double* sums;
-    int32_t* counts;
+    double* amounts;  // [2][BUCKETS], afterwards [BUCKETS]
     float width;
 
     V index(V y) const {
         return min(set1(float(BUCKETS - 1)), (set1(0.0f) - y) * set1(width));  // NaN cannot be: the row is ok
     }
+    template <bool COUNT>
     void fill() {
         float range = (row.top - row.bottom) * keep.inv_t * 2 + 1e-6f;  // logits below the least chunk maximum are a tail
         if (!(range < 32)) range = 32;
         width = float(BUCKETS - 1) / range;
-        for (int b = 0; b < BUCKETS; ++b) sums[b] = 0, counts[b] = 0;
-        alignas(64) float weight[LANES], at[LANES];
+        for (int b = 0; b < 2 * BUCKETS; ++b) amounts[b] = 0;
+        alignas(64) float weight[LANES];
+        alignas(64) int32_t at[LANES];
         for (int64_t i = 0; i < row.n; i += LANES) {
             const V x = load_logits(row.x + i, row.n - i), y = scaled(keep, x);
-            uint32_t mask = kept_lanes(keep, x, y, i);
+            const uint32_t mask = kept_lanes(keep, x, y, i);
             if (!mask) continue;
-            store(weight, expv(y));
-            store(at, index(y));
-            for (; mask; mask &= mask - 1) {
-                const int j = __builtin_ctz(mask), b = int(at[j]);
-                sums[b] += double(weight[j]);
-                counts[b] += 1;
+            store(weight, select(mask, COUNT ? set1(1.0f) : expv(y), set1(0.0f)));
+            store_int(at, select(mask, index(y), set1(0.0f)));
+            for (int j = 0; j < LANES; j += 2) {
+                amounts[at[j]] += double(weight[j]);
+                amounts[BUCKETS + at[j + 1]] += double(weight[j + 1]);
             }
         }
+        for (int b = 0; b < BUCKETS; ++b) amounts[b] += amounts[BUCKETS + b];
     }
     // Candidates of buckets [first, last], in id order.
     int64_t collect(int first, int last, Candidate* list) const {
@@ -226,10 +227,10 @@ int64_t select_best(const Row& row, int64_t k, const Scratch& s) {
         count = collect(row, chunk_threshold(row, k, s.work), s.list);
     } else {
         Keep all = {row.top, 1.0f};
-        Histogram h = {row, all, s.sums, s.counts, 0};
-        h.fill();
+        Histogram h = {row, all, s.sums, 0};
+        h.fill<true>();
         int b = 0;
-        for (int64_t seen = h.counts[0]; seen < k && b < BUCKETS - 1; seen += h.counts[b]) ++b;
+        for (double seen = h.amounts[0]; seen < double(k) && b < BUCKETS - 1; seen += h.amounts[b]) ++b;
         count = h.collect(0, b, s.list);
     }
     if (count > k) {
@@ -412,16 +413,16 @@ Drawn draw(const SamplerIO& io, int64_t r, const Row& row, Keep* keep, const Scr
         keep->last = s.list[count - 1];
         return draw_listed(*keep, s.list, count, uniform);
     }
-    Histogram h = {row, *keep, s.sums, s.counts, 0};
-    h.fill();
+    Histogram h = {row, *keep, s.sums, 0};
+    h.fill<false>();
     double before = 0;
     int b = 0, filled = 0;
     for (; b < BUCKETS; ++b) {
-        if (h.counts[b]) filled = b;
-        if (before + h.sums[b] >= double(top_p) * total) break;
-        before += h.sums[b];
+        if (h.amounts[b] > 0) filled = b;
+        if (before + h.amounts[b] >= double(top_p) * total) break;
+        before += h.amounts[b];
     }
-    if (b == BUCKETS) before -= h.sums[b = filled];  // rounding: all is kept
+    if (b == BUCKETS) before -= h.amounts[b = filled];  // rounding: all is kept
     count = h.collect(b, b, s.list);
     sort_candidates(s.list, count);
     const int64_t in = nucleus(*keep, s.list, count, total, double(top_p), before);

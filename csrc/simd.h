@@ -19,6 +19,9 @@
 namespace octavo::OCTAVO_ISA {
 namespace {
 
+OCTAVO_INLINE float read_f32(const char* p) { float v; std::memcpy(&v, p, 4); return v; }
+OCTAVO_INLINE int32_t read_i32(const char* p) { int32_t v; std::memcpy(&v, p, 4); return v; }
+
 #if defined(__AVX512F__)
 
 struct vf { __m512 v; };

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.multi.launched import Launched, launched
-from tests.multi.traffic import Body, Traffic, change, success, traffic
+from tests.multi.traffic import Answer, Body, Traffic, change, success, traffic
 
 TOPICS = ("the sea", "a small town", "bread", "the moon", "trains", "a garden", "music", "winter")
 TOKENS = 32
@@ -52,14 +52,15 @@ def sixteen(subject: str) -> list[Body]:
     return bodies
 
 
-async def undisturbed(calls: Traffic, bodies: list[Body]) -> list[object]:
+async def undisturbed(calls: Traffic, bodies: list[Body]) -> list[Answer]:
     answers = await calls.all(bodies)
     for answer in answers:
         assert answer.status == 200
         assert answer.error is None
         assert all(len(c.finish) == 1 for c in answer.choices.values())
         assert answer.usage is not None
-    return list(answers)
+        assert answer.usage[1] == answer.num_tokens > 0
+    return answers
 
 
 @pytest.mark.parametrize("moment", ["prefill", "first tokens", "mid-decode", "near the end"])
@@ -70,10 +71,12 @@ async def test_sixteen_answers_are_the_same_when_the_engine_is_killed(calls: Tra
     before = await calls.idle()
     running = asyncio.ensure_future(calls.all(bodies))
     if moment == "prefill":
-        await until_open(calls, 16)
+        while await num_open(calls) < 16:
+            await asyncio.sleep(0.001)
     else:
         share = {"first tokens": 0.0, "mid-decode": 0.5, "near the end": 0.85}[moment]
         await calls.until_chunks(1 + int(share * total_chunks))
+    assert await num_open(calls) >= (1 if moment == "near the end" else 12)
     calls.kill_engine()
     assert await running == expected
     after = await calls.idle()
@@ -81,21 +84,20 @@ async def test_sixteen_answers_are_the_same_when_the_engine_is_killed(calls: Tra
     check_counters(before, after, expected)
 
 
-async def until_open(calls: Traffic, count: int) -> None:
-    while (await calls.http.get("/load")).json()["server_load"] < count:
-        await asyncio.sleep(0.001)
+async def num_open(calls: Traffic) -> int:
+    return int((await calls.http.get("/load")).json()["server_load"])
 
 
-def check_counters(before: dict[str, float], after: dict[str, float], answers: list[object]) -> None:
+def check_counters(before: dict[str, float], after: dict[str, float], answers: list[Answer]) -> None:
     """Everything was counted once, whatever was computed twice."""
-    usages = [a.usage for a in answers]  # type: ignore[attr-defined]
-    choices = [c for a in answers for c in a.choices.values()]  # type: ignore[attr-defined]
+    usages = [a.usage or (0, 0, 0) for a in answers]
+    choices = [c for a in answers for c in a.choices.values()]
     assert sum(success(before, after).values()) == len(choices)
     assert set(success(before, after)) <= {"stop", "length"}
     assert change(before, after, "vllm:generation_tokens_total") == sum(u[1] for u in usages)
     counted = change(before, after, "vllm:time_to_first_token_seconds_count")
     assert counted == change(before, after, "vllm:e2e_request_latency_seconds_count") == len(choices)
-    prompts = sum(u[0] * len(a.choices) for a, u in zip(answers, usages, strict=True))  # type: ignore[attr-defined]
+    prompts = sum(u[0] * len(a.choices) for a, u in zip(answers, usages, strict=True))
     assert change(before, after, "vllm:prompt_tokens_total") == prompts
 
 

@@ -118,15 +118,21 @@ class Traffic:
         return parse_metrics((await self.http.get("/metrics")).text)
 
     async def idle(self) -> dict[str, float]:
-        """The metrics once nothing runs, waits or is about to end."""
+        """The metrics once nothing runs, waits or is about to end.
+
+        Gauges are as old as the engine's last word, and records follow the answers; hence two equal scrapes.
+        """
         deadline = time.monotonic() + START_TIMEOUT_S
+        last: dict[str, float] = {}
         while True:
-            seen = await self.metrics()
             load = (await self.http.get("/load")).json()["server_load"]
-            if not (seen["vllm:num_requests_running"] or seen["vllm:num_requests_waiting"] or load):
+            seen = await self.metrics()
+            is_busy = load or seen["vllm:num_requests_running"] or seen["vllm:num_requests_waiting"]
+            if not is_busy and seen == last:
                 return seen
+            last = {} if is_busy else seen
             assert time.monotonic() < deadline, f"{load} open; {self.server.log}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
     def kill_engine(self) -> int:
         return self.signal_engine(signal.SIGKILL)

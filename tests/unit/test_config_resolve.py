@@ -25,6 +25,7 @@ MACHINE = MachineFacts(
     isa="avx2",
     isa_reason="the best that this CPU has",
     executors=("native",),
+    entropy=1234,
 )
 # the figures of SmolLM2-135M as a Q4_1 file
 MODEL = ModelFacts(
@@ -265,3 +266,12 @@ def test_without_chunks_a_step_holds_the_longest_prompt() -> None:
 def test_the_long_prompt_threshold_is_within_the_context() -> None:
     with pytest.raises(ConfigError, match="threshold"):
         resolve(asked(long_prefill_token_threshold=9_000), MODEL, MACHINE)
+
+
+def test_the_seed_is_drawn_at_the_start_unless_given() -> None:
+    for asked, seed, reason in (({}, 1234, "drawn"), ({"seed": 0}, 0, "--seed")):
+        plan = resolve(asked_from(asked), MODEL, MACHINE).engine
+        (row,) = [row for row in plan.table if row[0] == "seed"]
+        assert plan.seed == seed
+        assert row[1] == str(seed)
+        assert reason in row[2]

@@ -16,6 +16,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     isa: str  # the best one, or what the environment names
     isa_reason: str
     executors: tuple[str, ...]
+    entropy: int  # drawn once per start: two starts must not repeat each other's random answers
 
 
 class KVGroupFacts(msgspec.Struct, frozen=True):

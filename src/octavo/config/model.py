@@ -67,9 +67,14 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     seed: Annotated[
-        int,
-        Doc("Seed from which requests without a seed of their own draw.", ge=0, le=2**63 - 1),
-    ] = 0
+        int | None,
+        Doc(
+            "Seed from which requests without a seed of their own draw.",
+            ge=0,
+            le=2**63 - 1,
+            unset="drawn anew at each start, and shown",
+        ),
+    ] = None
     max_logprobs: Annotated[
         int, Doc("Most log-probabilities that a request may ask for; -1 = no bound.", ge=-1)
     ] = 20

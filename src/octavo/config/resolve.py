@@ -106,7 +106,7 @@ def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
             hash_algo=asked.cache.prefix_caching_hash_algo,
         ),
         scheduler=_scheduler(asked, max_seqs, max_tokens, max_len),
-        seed=asked.model.seed,
+        seed=_seed(asked, machine, table),
         max_logprobs=asked.model.max_logprobs,
         processed_logprobs=asked.model.logprobs_mode == "processed_logprobs",
         vocab_size=model.vocab_size,
@@ -121,6 +121,13 @@ def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
         max_concurrency=num_blocks / per_request,
         largest_len=largest_len(model, room, block_size, kv_dtype, max_tokens),
     )
+
+
+def _seed(asked: Asked, machine: MachineFacts, table: _Table) -> int:
+    given = asked.model.seed
+    seed = machine.entropy if given is None else given
+    table.add("seed", seed, "drawn at this start; --seed repeats it" if given is None else "--seed")
+    return seed
 
 
 def _sum_text(numbers: dict[str, int], machine: MachineFacts) -> str:

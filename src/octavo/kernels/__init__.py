@@ -8,11 +8,13 @@ from octavo.kernels.native import (
     Program,
     Weight,
     best_isa,
+    compute_speeds,
     dequantise,
     is_lossless,
     isas,
     natural_format,
     pack,
+    read_speed,
     tensor_types,
 )
 
@@ -22,10 +24,12 @@ __all__ = [
     "Program",
     "Weight",
     "best_isa",
+    "compute_speeds",
     "dequantise",
     "is_lossless",
     "isas",
     "natural_format",
     "pack",
+    "read_speed",
     "tensor_types",
 ]

@@ -15,6 +15,15 @@ def kernel_variants() -> list[str]:
 def best_isa() -> str:
     """The best set, or the one that OCTAVO_ISA names."""
 
+def read_speed(bytes: int, num_threads: int, at_least_s: float) -> float:
+    """Bytes per second, the best pass."""
+
+def compute_kinds(isa: str) -> list[str]:
+    """Kinds of arithmetic that compute_speed measures."""
+
+def compute_speed(kind: str, isa: str, num_threads: int, at_least_s: float) -> float:
+    """Operations per second, the best pass."""
+
 class Weight:
     """A matrix packed for the linear kernels; holds its own memory."""
 

@@ -91,3 +91,16 @@ def dequantise(
         return _native.dequantise(type_name, data, rows, cols, order, num_threads)
     except ValueError as error:
         raise WeightError(str(error)) from error
+
+
+def read_speed(num_bytes: int, num_threads: int, at_least_s: float = 0.1) -> float:
+    """Bytes per second that the threads read together, again and again, from one piece of memory."""
+    return _native.read_speed(num_bytes, num_threads, at_least_s)
+
+
+def compute_speeds(isa: str, num_threads: int, at_least_s: float = 0.1) -> dict[str, float]:
+    """Operations per second (a multiply-add is two) by kind: f32, bf16, int8, and the tile unit's where there is one."""
+    return {
+        kind: _native.compute_speed(kind, isa, num_threads, at_least_s)
+        for kind in _native.compute_kinds(isa)
+    }

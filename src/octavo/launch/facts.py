@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import secrets
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def machine_facts() -> MachineFacts:
         isa=forced or isas[-1],
         isa_reason="OCTAVO_ISA" if forced else "the best that this CPU has",
         executors=tuple(executors),
+        entropy=secrets.randbits(63),
     )
 
 

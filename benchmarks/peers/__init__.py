@@ -1,0 +1,1 @@
+"""Rivals on the same work: how to prepare their models, how to start them."""
