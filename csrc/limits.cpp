@@ -84,9 +84,19 @@ Read best_read() {
 // and unknown, so that no round is folded into another.
 using Compute = double (*)(int64_t rounds);
 
-#define KEEP16(x, how)                                                                                            \
-    asm volatile("" : how(x[0]), how(x[1]), how(x[2]), how(x[3]), how(x[4]), how(x[5]), how(x[6]), how(x[7]));    \
-    asm volatile("" : how(x[8]), how(x[9]), how(x[10]), how(x[11]), how(x[12]), how(x[13]), how(x[14]), how(x[15]))
+#define KEEP12(x, how)                                                                   \
+    asm volatile("" : how(x[0]), how(x[1]), how(x[2]), how(x[3]), how(x[4]), how(x[5])); \
+    asm volatile("" : how(x[6]), how(x[7]), how(x[8]), how(x[9]), how(x[10]), how(x[11]))
+#define KEEP16(x, how) \
+    KEEP12(x, how);    \
+    asm volatile("" : how(x[12]), how(x[13]), how(x[14]), how(x[15]))
+#if defined(__x86_64__)
+#define OCTAVO_REGISTER "+x"
+#elif defined(__aarch64__)
+#define OCTAVO_REGISTER "+w"
+#else
+#define OCTAVO_REGISTER "+m"
+#endif
 
 #if defined(__x86_64__)
 #define OCTAVO_LOOP(name, isa, type, zero, body, ops)                    \
@@ -107,10 +117,6 @@ OCTAVO_LOOP(bf16_avx512, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(),
 OCTAVO_LOOP(int8_vnni, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(), acc[i] = _mm512_dpbusd_epi32(acc[i], a, b), 128)
 OCTAVO_LOOP(int8_avx512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(),
             acc[i] = _mm512_add_epi32(acc[i], _mm512_madd_epi16(_mm512_maddubs_epi16(a, acc[i]), b)), 128)
-#undef KEEP16
-#define KEEP16(x, how)                                                                   \
-    asm volatile("" : how(x[0]), how(x[1]), how(x[2]), how(x[3]), how(x[4]), how(x[5])); \
-    asm volatile("" : how(x[6]), how(x[7]), how(x[8]), how(x[9]), how(x[10]), how(x[11]))
 #undef OCTAVO_LOOP
 // Twelve accumulators: AVX2 has sixteen registers.
 #define OCTAVO_LOOP(name, isa, type, zero, body, ops)                    \
@@ -120,7 +126,7 @@ OCTAVO_LOOP(int8_avx512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(),
         for (auto& x : acc) x = zero;                                    \
         for (int64_t r = 0; r < rounds; r++) {                           \
             _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) body;  \
-            KEEP16(acc, "+x");                                           \
+            KEEP12(acc, "+x");                                           \
         }                                                                \
         return double(rounds) * 12 * (ops);                              \
     }
@@ -144,6 +150,7 @@ bool may_use_tiles() {
 #define OCTAVO_TILES(name, isa, product, ops)                             \
     __attribute__((target("amx-tile," isa))) double name(int64_t rounds) { \
         const TileConfig config;                                          \
+        asm volatile("" : : "r"(&config) : "memory"); /* all of it, which the intrinsic does not say */ \
         _tile_loadconfig(&config);                                        \
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);       \
         _tile_zero(4); _tile_zero(5);                                     \
@@ -158,13 +165,17 @@ OCTAVO_TILES(bf16_tiles, "amx-bf16", _tile_dpbf16ps, 16 * 16 * 32 * 2)
 OCTAVO_TILES(int8_tiles, "amx-int8", _tile_dpbusd, 16 * 16 * 64 * 2)
 #endif
 
+// Four floats in a register, in every architecture's baseline.
 double f32_generic(int64_t rounds) {
-    float acc[16] = {}, a = 0, b = 0;
+    typedef float Four __attribute__((vector_size(16)));
+    Four acc[12] = {}, a = {}, b = {};
+    asm volatile("" : OCTAVO_REGISTER(a), OCTAVO_REGISTER(b));
     for (int64_t r = 0; r < rounds; r++) {
-        asm volatile("" : "+m"(a), "+m"(b), "+m"(acc));
-        for (float& x : acc) x += a * b;
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++) acc[i] += a * b;
+        KEEP12(acc, OCTAVO_REGISTER);
     }
-    return double(rounds) * 16 * 2;
+    return double(rounds) * 12 * 8;
 }
 
 #if defined(__aarch64__)
@@ -178,7 +189,7 @@ double f32_neon(int64_t rounds) {
     return double(rounds) * 16 * 8;
 }
 
-__attribute__((target("+dotprod"))) double int8_neon(int64_t rounds) {
+__attribute__((target("arch=armv8.2-a+dotprod"))) double int8_neon(int64_t rounds) {
     int32x4_t acc[16];
     const int8x16_t a = vdupq_n_s8(0), b = a;
     for (auto& x : acc) x = vdupq_n_s32(0);

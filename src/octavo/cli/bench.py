@@ -1,4 +1,4 @@
-"""`octavo bench serve`: a load on a running server, and its figures.
+"""`octavo bench serve`: a load on a running server, and its figures. (`step` is in bench_step.)
 
 Prompts are random words, answers a fixed number of tokens; counts come from the server's usage, times
 from the arrival of chunks. Result keys follow vLLM's `bench serve`.
@@ -22,8 +22,21 @@ WORDS = (
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="octavo bench", description="Measure a running server.", allow_abbrev=False)
-    parser.add_argument("kind", choices=["serve"], help="serve: a load over HTTP")
+    if argv[:1] == ["step"]:
+        from octavo.cli import bench_step
+
+        return bench_step.main(argv[1:])
+    parser = Parser(
+        prog="octavo bench",
+        description="Measure a running server, or the steps of the engine alone.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "kind",
+        choices=["serve", "step"],
+        help="serve: a load over HTTP, with the options below; step: the anatomy of a step "
+        "(`octavo bench step --help`)",
+    )
     parser.add_argument("--base-url", default="http://127.0.0.1:8000", help="default: %(default)s")
     parser.add_argument("--api-key", help="default: OCTAVO_API_KEY")
     parser.add_argument("--model", help="default: the first model that the server names")

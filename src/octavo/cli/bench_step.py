@@ -242,7 +242,7 @@ def measure_limits(costs: Sequence[Cost], isa: str, num_threads: int) -> Limits:
     return Limits(
         read=native.read_speed(streamed, num_threads, 0.3),
         cached=native.read_speed(CACHED_BYTES * num_threads, num_threads, 0.05),
-        compute=native.compute_speeds(isa, num_threads, 0.1),
+        compute=native.compute_speeds(isa, num_threads, 0.25),
     )
 
 

@@ -16,7 +16,7 @@ COMMANDS = {
     "pull": "fetch a model to this machine",
     "plan": "what fits: memory byte by byte, largest context; reads headers only",
     "explain": "what would run and why: the plan and the program, without loading weights",
-    "bench": "measure a running server",
+    "bench": "measure a running server, or a step of the engine op by op",
     "collect-env": "facts about this machine, for a bug report",
 }
 REFUSED = {

@@ -99,8 +99,10 @@ def read_speed(num_bytes: int, num_threads: int, at_least_s: float = 0.1) -> flo
 
 
 def compute_speeds(isa: str, num_threads: int, at_least_s: float = 0.1) -> dict[str, float]:
-    """Operations per second (a multiply-add is two) by kind: f32, bf16, int8, and the tile unit's where there is one."""
-    return {
-        kind: _native.compute_speed(kind, isa, num_threads, at_least_s)
-        for kind in _native.compute_kinds(isa)
-    }
+    """Operations per second (a multiply-add is two) by kind: f32, bf16, int8, and the tile unit's where there is one.
+
+    "bf16" is never below "f32": where the dot product of bf16 is slower, kernels widen to f32.
+    """
+    kinds = _native.compute_kinds(isa)
+    speeds = {kind: _native.compute_speed(kind, isa, num_threads, at_least_s) for kind in kinds}
+    return speeds | {"bf16": max(speeds["bf16"], speeds["f32"])}
