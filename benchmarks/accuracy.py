@@ -1,6 +1,6 @@
 """How near to the float32 model is each weight format? Teacher-forced, against transformers.
 
-    python benchmarks/accuracy.py MODEL.gguf [--positions 2000] [--formats bf16,file,w8,f32]
+    python benchmarks/accuracy.py MODEL.gguf [--positions 2001] [--chunk 512] [--formats bf16,file,w8,f32]
 
 The reference is transformers in float32 on the dequantised weights of the same file. Reported per
 format: top-1 agreement, mean KL(reference || ours) in nats, perplexity of both. The text is made of
@@ -13,9 +13,13 @@ import argparse
 import json
 import pydoc
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.harness import teacher_forced
+from octavo.api.text.tokenizer import load_tokenizer
+from octavo.kernels import native
 from octavo.weights.load import open_model
 from octavo.weights.source import ModelSource
 
@@ -39,8 +43,8 @@ def text() -> str:
     )
 
 
-def reference_logits(source: ModelSource, ids: list[int], dtype: str = "float32") -> np.ndarray:
-    """[positions, vocab] from transformers, weights dequantised from the file."""
+def reference_model(source: ModelSource, dtype: str = "float32") -> Callable[[list[int]], np.ndarray]:
+    """ids -> [positions, vocab] by transformers, weights dequantised from the file."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -65,16 +69,12 @@ def reference_logits(source: ModelSource, ids: list[int], dtype: str = "float32"
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not missing and not unexpected, (missing, unexpected)
     model = model.to(getattr(torch, dtype)).eval()
-    with torch.inference_mode():
-        return model(torch.tensor([ids])).logits[0].float().numpy()
 
+    def logits(ids: list[int]) -> np.ndarray:
+        with torch.inference_mode():
+            return model(torch.tensor([ids])).logits[0].float().numpy()
 
-def ours(
-    executor_name: str, source: ModelSource, weights: str, ids: list[int], threads: int, isa: str
-) -> np.ndarray:
-    from benchmarks.harness import teacher_forced
-
-    return teacher_forced(executor_name, source, weights, ids, threads, isa)
+    return logits
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
@@ -83,23 +83,38 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
-def compare(reference: np.ndarray, logits: np.ndarray, ids: list[int]) -> dict[str, float]:
+def compare(reference: np.ndarray, logits: np.ndarray, targets: list[int]) -> dict[str, float]:
+    """Row i of both predicts `targets[i]`."""
     top1, kl, nll, nll_ref = 0, 0.0, 0.0, 0.0
-    n = len(ids)
+    n = len(targets)
     for start in range(0, n, 128):
         a, b = log_softmax(reference[start : start + 128]), log_softmax(logits[start : start + 128])
         top1 += int((a.argmax(-1) == b.argmax(-1)).sum())
         kl += float((np.exp(a) * (a - b)).sum())
-        targets = np.asarray(ids[start + 1 : start + 129])
-        rows = np.arange(len(targets))
-        nll -= float(b[rows, targets].sum())
-        nll_ref -= float(a[rows, targets].sum())
+        rows = np.arange(len(a))
+        nll -= float(b[rows, targets[start : start + 128]].sum())
+        nll_ref -= float(a[rows, targets[start : start + 128]].sum())
     return {
+        "positions": n,
         "top1_percent": round(100 * top1 / n, 2),
         "mean_kl": round(kl / n, 6),
-        "perplexity": round(float(np.exp(nll / (n - 1))), 3),
-        "perplexity_reference": round(float(np.exp(nll_ref / (n - 1))), 3),
+        "perplexity": round(float(np.exp(nll / n)), 3),
+        "perplexity_reference": round(float(np.exp(nll_ref / n)), 3),
     }
+
+
+class Scored:
+    """Which positions count: all of one text, or, as llama-perplexity has it, of every whole chunk by itself
+    the second half (but for its last token, which predicts nothing there)."""
+
+    def __init__(self, ids: list[int], chunk: int) -> None:
+        self.pieces = [ids[s : s + chunk] for s in range(0, len(ids) - chunk + 1, chunk)] if chunk else [ids]
+        self.first = chunk // 2
+        self.targets = [token for piece in self.pieces for token in piece[self.first + 1 :]]
+
+    def rows(self, logits_of: Callable[[list[int]], np.ndarray]) -> np.ndarray:
+        """[len(targets), vocab]"""
+        return np.concatenate([logits_of(piece)[self.first : -1] for piece in self.pieces])
 
 
 def main() -> None:
@@ -107,36 +122,36 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model")
-    parser.add_argument("--positions", type=int, default=2000)
+    parser.add_argument("--positions", type=int, default=2001, help="tokens of the text")
+    parser.add_argument("--chunk", type=int, default=0, help="score as llama-perplexity -c CHUNK does")
     parser.add_argument(
         "--formats", default="f32,bf16,file,w8", help="native formats; torch:bf16 = transformers bf16"
     )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--isa", default="avx512_bf16")
+    parser.add_argument("--isa", default=native.best_isa())
     args = parser.parse_args()
-    from octavo.api.text.tokenizer import load_tokenizer
-
     source = open_model(args.model)
     ids = load_tokenizer(source).encode(text(), add_special_tokens=True)[: args.positions]
     if len(ids) < args.positions:
         sys.exit(f"the text has only {len(ids)} tokens")
-    reference = reference_logits(source, ids)
+    scored = Scored(ids, args.chunk)
+    reference = scored.rows(reference_model(source))
     for weights in args.formats.split(","):
         if weights == "torch:bf16":
-            logits = reference_logits(source, ids, "bfloat16")
+            rows = scored.rows(reference_model(source, "bfloat16"))
         else:
-            logits = ours("native", source, weights, ids, args.threads, args.isa)
-        print(
-            json.dumps(
-                {
-                    "model": source.name,
-                    "weights": weights,
-                    "positions": len(ids),
-                    **compare(reference, logits, ids),
-                }
-            ),
-            flush=True,
-        )
+            rows = scored.rows(
+                lambda piece, weights=weights: teacher_forced(
+                    "native", source, weights, piece, args.threads, args.isa
+                )
+            )
+        result = {
+            "model": source.name,
+            "weights": weights,
+            "isa": args.isa,
+            **compare(reference, rows, scored.targets),
+        }
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

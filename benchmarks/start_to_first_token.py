@@ -1,6 +1,6 @@
 """Seconds from typing `octavo serve` to the first streamed token, over several starts.
 
-    ./run bench --runs 5 --model smollm2
+    ./run bench start --runs 5 --model smollm2
 
 Each run starts a server on a free port, asks for one token again and again until it comes, and ends
 the server. Prints one JSON line: what the server said of its start, and the whole time as a client saw it.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +105,9 @@ class LLM:
             max_model_len=plan.scheduler.max_model_len,
             vocab_size=plan.vocab_size,
         )
-        self._runner = asyncio.Runner()
+        self._loop = _Loop()
         # also when the object is dropped, or the interpreter ends
-        self._finalize = weakref.finalize(self, _release, self._pool, self._runner, self._built)
+        self._finalize = weakref.finalize(self, _release, self._pool, self._loop, self._built)
         self._random = random.Random(plan.seed)
         self._num_requests = 0
 
@@ -132,7 +133,7 @@ class LLM:
 
         Outputs come in the order of the prompts. Raises InvalidRequest before anything runs.
         """
-        made = [self._runner.run(self._prompt(item)) for item in _listed(prompts)]
+        made = [self._loop.run(self._prompt(item)) for item in _listed(prompts)]
         return self._run(made, sampling_params, use_tqdm)
 
     def chat(
@@ -160,7 +161,7 @@ class LLM:
                     "chat_template_kwargs": dict(chat_template_kwargs or {}),
                 }
             )
-            made.append(self._runner.run(self._prompts.from_chat(fields)))
+            made.append(self._loop.run(self._prompts.from_chat(fields)))
         return self._run(made, sampling_params, use_tqdm)
 
     def reset_prefix_cache(self) -> bool:
@@ -327,9 +328,29 @@ class LLM:
         return spell(self._codec.token_bytes(token_id), is_special=self._codec.is_special(token_id))
 
 
-def _release(pool: TemplatePool, runner: asyncio.Runner, built: Built) -> None:
+class _Loop:
+    """An event loop in a thread of its own, so that `LLM` works where one runs already (notebooks)."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-llm")
+
+    def run(self, coroutine: Coroutine[Any, Any, Prompt]) -> Prompt:
+        return self._thread.submit(self._runner.run, coroutine).result()
+
+    def close(self) -> None:
+        try:
+            closing = self._thread.submit(self._runner.close)
+        except RuntimeError:  # the interpreter ends, and has ended its threads
+            self._runner.close()
+        else:
+            closing.result()
+            self._thread.shutdown()
+
+
+def _release(pool: TemplatePool, loop: _Loop, built: Built) -> None:
     pool.close()
-    runner.close()
+    loop.close()
     built.close()
 
 

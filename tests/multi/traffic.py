@@ -28,6 +28,7 @@ class Choice:
     logprobs: list[Any] = field(default_factory=list)
     finish: list[str] = field(default_factory=list)  # more than one would be a fault
     stop_reason: int | str | None = None
+    pieces: list[str] = field(default_factory=list, compare=False)  # the text as it came
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Answer:
     choices: dict[int, Choice] = field(default_factory=dict)
     usage: tuple[int, int, int] | None = None
     error: dict[str, Any] | None = None
+    prompt_ids: list[int] | None = field(default=None, compare=False)
+    num_cached: int = field(default=0, compare=False)
 
     @property
     def only(self) -> Choice:
@@ -160,10 +163,15 @@ def _fold(answer: Answer, piece: dict[str, Any]) -> None:
         assert answer.usage is None, "usage came twice"
         usage = piece["usage"]
         answer.usage = (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"])
+        answer.num_cached = usage["prompt_tokens_details"]["cached_tokens"]
+    answer.prompt_ids = piece.get("prompt_token_ids") or answer.prompt_ids
     for given in piece.get("choices", []):
         choice = answer.choices.setdefault(given["index"], Choice())
         news = given.get("delta") or given.get("message")
-        choice.text += (news.get("content") or "") if news is not None else given.get("text", "")
+        text = (news.get("content") or "") if news is not None else given.get("text", "")
+        choice.text += text
+        choice.pieces.append(text)
+        answer.prompt_ids = given.get("prompt_token_ids") or answer.prompt_ids
         choice.token_ids += given.get("token_ids") or []
         choice.logprobs += _rows(given.get("logprobs"))
         if given.get("finish_reason"):

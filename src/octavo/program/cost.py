@@ -41,10 +41,13 @@ class Cost:
     buffer_bytes: int = 0  # inputs and outputs, which a cache may hold
 
 
-def packed_form(ref: WeightRef, source: ModelSource, choice: str) -> str:
-    """The format that a matrix is packed in when `choice` (ExecutorOptions.weights) is asked for."""
+def packed_form(ref: WeightRef, source: ModelSource, choice: str, *, is_vocabulary: bool = False) -> str:
+    """The format that a matrix is packed in when `choice` (ExecutorOptions.weights) is asked for.
+
+    The vocabulary matrix keeps 8 bits where the file has more than 4 (executors.native says why).
+    """
     if choice != "file":
-        return choice
+        return "w8" if is_vocabulary and choice == "w4" else choice
     forms = {natural(source.tensors[name].type) for name in ref.tensors() if name in source.tensors}
     return max(forms, key=lambda form: FORMATS[form].bits)
 
@@ -67,7 +70,7 @@ def cost_of(op: Op, program: Program, source: ModelSource, choice: str, shape: S
     if not matrices:
         return Cost(0, "f32", 0, moved)
     ref = matrices[0]
-    form = packed_form(ref, source, choice)
+    form = packed_form(ref, source, choice, is_vocabulary=op.kind == "logits")
     outputs, inputs = ref.shape
     num_rows = rows[program.buffers[op.outputs[0]].rows]
     if op.kind == "logits":
