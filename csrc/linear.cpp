@@ -23,6 +23,8 @@ struct LinearOp {
     bool gather = false;
     char* rows_operand = nullptr;      // prepared (or, for f32, gathered) rows of one tile
     int64_t rows_stride = 0;
+    float* rest = nullptr;             // int8: what rounding left of the rows, [LOGITS_ROWS, groups * GROUP]
+    char* rest_operand = nullptr;      // the same, prepared
     float* logits = nullptr;           // [LOGITS_ROWS, logits_stride]
     int64_t logits_stride = 0;         // floats
     int32_t* bad_rows = nullptr;       // [LOGITS_ROWS]
@@ -78,14 +80,61 @@ void run_linear(const Op& o, const Step& step, const Ctx& ctx) {
     multiply(op, task, ctx);
 }
 
+// What rounding to int8 left of the groups that this thread has prepared becomes a second operand.
+void prepare_rest(const LinearOp& op, const char* x, int64_t stride, const int32_t* rows, int64_t num, const Ctx& ctx) {
+    const int64_t groups = op.weight.groups, cols = op.weight.cols, width = groups * GROUP;
+    const Range r = share(num * groups, ctx);
+    for (int64_t item = r.first; item < r.last; item++) {
+        const int64_t row = item / groups, g = item % groups;
+        const char* operand = op.rows_operand + row * op.rows_stride;
+        const int8_t* q = reinterpret_cast<const int8_t*>(operand) + g * GROUP;
+        const float scale = reinterpret_cast<const GroupScale*>(operand + width)[g].scale;
+        const float* v = reinterpret_cast<const float*>(x + (rows ? rows[row] : row) * stride) + g * GROUP;
+        float* rest = op.rest + row * width + g * GROUP;
+        const int64_t n = std::min<int64_t>(GROUP, cols - g * GROUP);
+        for (int64_t i = 0; i < n; i++) {
+            const float back = scale * float(q[i]);
+            rest[i] = v[i] - back;
+        }
+        std::fill(rest + n, rest + GROUP, 0.0f);
+    }
+    if (r.first < r.last)
+        op.kernels->prepare_int8(reinterpret_cast<const char*>(op.rest), width * 4, nullptr, width, groups, op.rest_operand,
+                                 op.rows_stride, r.first, r.last);
+}
+
 // Rows `from .. from + n` of the step's sampling rows become the tile's operand.
 void gather_tile(const LinearOp& op, const View& x, const Step& step, int from, int n, const Ctx& ctx) {
     const int32_t* rows = op.gather ? step.sample_tokens + from : nullptr;
     const char* data = x.data + (op.gather ? 0 : from * x.stride);
-    if (op.kind != OPERAND_F32) return prepare(op, data, x.stride, rows, n, op.rows_operand, op.rows_stride, ctx);
+    if (op.kind != OPERAND_F32) {
+        prepare(op, data, x.stride, rows, n, op.rows_operand, op.rows_stride, ctx);
+        if (op.rest) prepare_rest(op, data, x.stride, rows, n, ctx);
+        return;
+    }
     const Range r = share(n, ctx);
     for (int64_t i = r.first; i < r.last; i++)
         std::memcpy(op.rows_operand + i * op.rows_stride, data + (rows ? rows[i] : i) * x.stride, size_t(x.width) * 4);
+}
+
+// int8 logits: the product with the rows, and on top of it the product with what rounding left of them, a few
+// column blocks at a time so that weights are read from memory once. A quarter of the divergence from the exact
+// model came from rounding this one operand (docs/log.md).
+void multiply_twice(const LinearOp& op, LinearTask task, const Ctx& ctx) {
+    constexpr int64_t BLOCKS_AT_ONCE = 4;
+    const auto fn = op.kernels->linear[op.weight.format];
+    LinearTask first = task;
+    first.out.softcap = 0;
+    first.out.bad_rows = nullptr;
+    task.x = op.rest_operand;
+    task.out.residual = task.out.y;
+    task.out.residual_stride = task.out.y_stride;
+    const Range r = share(op.weight.blocks, ctx);
+    for (int64_t block = r.first; block < r.last; block += BLOCKS_AT_ONCE) {
+        const int64_t end = std::min(r.last, block + BLOCKS_AT_ONCE);
+        fn(first, block, end, ctx.scratch);
+        fn(task, block, end, ctx.scratch);
+    }
 }
 
 void run_logits(const Op& o, const Step& step, const Ctx& ctx) {
@@ -104,7 +153,8 @@ void run_logits(const Op& o, const Step& step, const Ctx& ctx) {
             task.out.y = reinterpret_cast<char*>(program.logits_out + int64_t(from) * op.weight.rows);
             task.out.y_stride = op.weight.rows * 4;
         }
-        multiply(op, task, ctx);
+        if (op.rest) multiply_twice(op, task, ctx);
+        else multiply(op, task, ctx);
         ctx.barrier();
         if (ctx.tid == 0)
             for (int i = 0; i < n; i++)
@@ -204,6 +254,10 @@ void add_logits(Program& p, const std::string& name, const Buffer& x, const Weig
     op->rows_operand = p.allocate(size_t(LOGITS_ROWS * op->rows_stride));
     op->task.x = op->rows_operand;
     op->task.x_stride = op->rows_stride;
+    if (op->kind == OPERAND_INT8) {
+        op->rest = reinterpret_cast<float*>(p.allocate(size_t(LOGITS_ROWS * w.groups * GROUP) * 4));
+        op->rest_operand = p.allocate(size_t(LOGITS_ROWS * op->rows_stride));
+    }
     op->logits_stride = (w.rows + 15) / 16 * 16 + 16;
     op->logits = reinterpret_cast<float*>(p.allocate(size_t(LOGITS_ROWS) * size_t(op->logits_stride) * 4));
     op->bad_rows = reinterpret_cast<int32_t*>(p.allocate(LOGITS_ROWS * 4));

@@ -324,7 +324,14 @@ def test_logits_gather_tile_and_cap(fmt: str, isa: str) -> None:
     program.io("sample_tokens")[:170] = rows
     got = np.empty((170, 64), np.float32)
     program.run_logits(200, 1, 70, 100, got)  # tiles of 64 and 6 sampled, 64 and 36 scored rows
-    np.testing.assert_array_equal(got[:MAX_ROWS], expected)
+    if fmt in ("w8", "w4"):  # two int8 operands a row: nearly the product of the unrounded row
+        exact = x[rows].astype(np.float64) @ weight.unpack().T
+        assert np.abs(got - exact).max() < np.abs(expected - exact[:MAX_ROWS]).max() / 50
+    else:
+        np.testing.assert_array_equal(got[:MAX_ROWS], expected)
+    one = np.empty((1, 64), np.float32)
+    program.run_logits(200, 1, 1, 0, one)
+    np.testing.assert_array_equal(one[0], got[0])
     capped = logits_program(isa, fmt, softcap=2.0)
     capped.io("sample_tokens")[:170] = rows
     out = np.empty_like(got)
@@ -332,7 +339,10 @@ def test_logits_gather_tile_and_cap(fmt: str, isa: str) -> None:
     np.testing.assert_allclose(out, 2 * np.tanh(got.astype(np.float64) / 2), rtol=4e-7, atol=1e-12)
     direct = logits_program(isa, fmt, rows="samples")
     direct.run_logits(200, 1, 70, 100, out)
-    np.testing.assert_array_equal(out[:MAX_ROWS], Bench(weight, isa).run(x[:MAX_ROWS]))
+    again = logits_program(isa, fmt)
+    again.io("sample_tokens")[:170] = np.arange(170)
+    again.run_logits(200, 1, 70, 100, got)
+    np.testing.assert_array_equal(out, got)
 
 
 def test_tiles_reach_the_sampler() -> None:

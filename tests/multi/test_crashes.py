@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -34,8 +35,14 @@ def sixteen(subject: str) -> list[Body]:
         {"temperature": 0.9, "seed": 12, "top_p": 0.9, "top_k": 40, "logprobs": 2},
         {"temperature": 1.0, "seed": 13, "n": 2},
         {"temperature": 0, "stop": [" the ", "."], "ignore_eos": False},
-        {"temperature": 1.2, "seed": 14, "frequency_penalty": 0.8, "repetition_penalty": 1.1},
-        {"temperature": 0, "stream": False, "logprobs": 1, "min_tokens": 20},
+        {
+            "temperature": 1.2,
+            "seed": 14,
+            "frequency_penalty": 0.8,
+            "repetition_penalty": 1.1,
+            "min_tokens": 9,
+        },
+        {"temperature": 0, "stream": False, "logprobs": 1, "prompt_logprobs": 1, "bad_words": ["and"]},
     ]
     bodies: list[Body] = []
     for i in range(16):
@@ -54,10 +61,12 @@ def sixteen(subject: str) -> list[Body]:
 
 async def undisturbed(calls: Traffic, bodies: list[Body]) -> list[Answer]:
     answers = await calls.all(bodies)
-    for answer in answers:
+    for body, answer in zip(bodies, answers, strict=True):
         assert answer.status == 200
         assert answer.error is None
-        assert all(len(c.finish) == 1 for c in answer.choices.values())
+        for choice in answer.choices.values():
+            assert len(choice.finish) == 1
+            assert (choice.prompt_logprobs is not None) == bool(body.get("prompt_logprobs"))
         assert answer.usage is not None
         assert answer.usage[1] == answer.num_tokens > 0
     return answers
@@ -76,7 +85,7 @@ async def test_sixteen_answers_are_the_same_when_the_engine_is_killed(calls: Tra
     else:
         share = {"first tokens": 0.0, "mid-decode": 0.5, "near the end": 0.85}[moment]
         await calls.until_chunks(1 + int(share * total_chunks))
-    assert await num_open(calls) >= (1 if moment == "near the end" else 12)
+    assert await num_open(calls) >= (12 if moment in ("prefill", "first tokens") else 1)
     calls.kill_engine()
     assert await running == expected
     after = await calls.idle()
@@ -157,6 +166,20 @@ async def test_requests_that_arrive_while_the_engine_is_down_wait_for_the_next(c
     assert after["vllm:kv_cache_usage_perc"] == 0
 
 
+async def test_an_engine_that_dies_while_it_starts_is_no_second_crash(calls: Traffic) -> None:
+    """No request was in it, so none is quarantined for it."""
+    bodies = sixteen("ice")[:4]
+    expected = await undisturbed(calls, bodies)
+    running = asyncio.ensure_future(calls.all(bodies))
+    await calls.until_chunks(4)
+    dead = calls.kill_engine()
+    await calls.until(lambda: calls.server.engine_pids() not in ([], [dead]))
+    calls.kill_engine()
+    assert await running == expected
+    assert "did not start again" in calls.server.log
+    await calls.until_health(200)
+
+
 async def test_a_client_that_leaves_while_the_engine_is_down_is_an_abort(calls: Traffic) -> None:
     before = await calls.idle()
     body: Body = {"prompt": "Wait for", "max_tokens": 500, "temperature": 0, "ignore_eos": True}
@@ -171,3 +194,34 @@ async def test_a_client_that_leaves_while_the_engine_is_down_is_an_abort(calls: 
     assert answer.only.finish == ["length"]
     after = await calls.idle()
     assert success(before, after) == {"abort": 1, "length": 1}
+
+
+async def test_a_full_pool_and_a_signal_to_end_change_nothing(smollm2_path: str) -> None:
+    """Killed while requests are preempted; then killed and told to end at once: the drain waits for the next engine."""
+    bodies: list[Body] = [
+        {
+            "prompt": f"{i} and {i * i} make " * 38,
+            "max_tokens": 64,
+            "temperature": i % 2,
+            "seed": i,
+            "logprobs": 1,
+            "ignore_eos": True,
+            "stream": i % 3 > 0,
+        }
+        for i in range(6)
+    ]
+    with launched(smollm2_path, "--num-blocks", "64", "--max-num-seqs", "6") as server:
+        async with traffic(server) as calls:
+            expected = [(await undisturbed(calls, [b]))[0] for b in bodies]
+            running = asyncio.ensure_future(calls.all(bodies))
+            await calls.until_chunks(40)
+            calls.kill_engine()
+            assert await running == expected
+            assert (await calls.idle())["vllm:num_preemptions_total"] > 0
+            running = asyncio.ensure_future(calls.all(bodies[:3]))
+            await calls.until_chunks(10)
+            calls.kill_engine()
+            server.process.send_signal(signal.SIGTERM)
+            assert await running == expected[:3]
+        assert await asyncio.to_thread(server.wait) == 0
+        assert server.engine_pids() == []

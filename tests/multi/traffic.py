@@ -26,6 +26,7 @@ class Choice:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
+    prompt_logprobs: list[Any] | None = None
     finish: list[str] = field(default_factory=list)  # more than one would be a fault
     stop_reason: int | str | None = None
     pieces: list[str] = field(default_factory=list, compare=False)  # the text as it came
@@ -174,6 +175,9 @@ def _fold(answer: Answer, piece: dict[str, Any]) -> None:
         answer.prompt_ids = given.get("prompt_token_ids") or answer.prompt_ids
         choice.token_ids += given.get("token_ids") or []
         choice.logprobs += _rows(given.get("logprobs"))
+        if scored := given.get("prompt_logprobs") or piece.get("prompt_logprobs"):
+            assert choice.prompt_logprobs is None, "prompt_logprobs came twice"
+            choice.prompt_logprobs = scored
         if given.get("finish_reason"):
             choice.finish.append(given["finish_reason"])
             choice.stop_reason = given.get("stop_reason")
