@@ -21,17 +21,19 @@ from dataclasses import dataclass, field
 
 # Short common nouns: one token each, with the space before it, for the tokenizers that are measured.
 NOUNS = (
-    "apple arm army art baby bag ball band bank bar base bed bell bird boat body bone book box boy bridge brother cake camp "
-    "car cat chair child city class clock cloud coat coffee corn cost country cup day deal desk dinner dog door dream dress "
-    "ear earth east egg end engine evening event eye face fact farm father field film fire fish floor flower food foot "
-    "forest friend fruit game garden gas gift girl glass gold grass group hall hand hat head heart hill home horse hotel "
-    "hour house ice idea island job king kitchen lake land law leader leg letter library life light line lunch machine man "
-    "map market meat metal milk mind money moon morning mother mountain mouth music name nature neck news night north nose "
-    "number office oil page paper park part party past peace person picture place plan plant point power price problem "
-    "queen question rain reason record ring river road rock room rule school sea season ship shoe shop side sign sister "
-    "sky snow son song sound south space spring stage star state station stone store storm story street student summer sun "
-    "table teacher team test time town train travel tree trip valley village voice wall war water weather week west wind "
-    "window winter woman wood word work world year"
+    "apple arm army art baby bag ball band bank bar base bed bell bird boat body bone book box boy bridge "
+    "brother cake camp car cat chair child city class clock cloud coat coffee corn cost country cup day "
+    "deal desk dinner dog door dream dress ear earth east egg end engine evening event eye face fact farm "
+    "father field film fire fish floor flower food foot forest friend fruit game garden gas gift girl "
+    "glass gold grass group hall hand hat head heart hill home horse hotel hour house ice idea island job "
+    "king kitchen lake land law leader leg letter library life light line lunch machine man map market "
+    "meat metal milk mind money moon morning mother mountain mouth music name nature neck news night "
+    "north nose number office oil page paper park part party past peace person picture place plan plant "
+    "point power price problem queen question rain reason record ring river road rock room rule school "
+    "sea season ship shoe shop side sign sister sky snow son song sound south space spring stage star "
+    "state station stone store storm story street student summer sun table teacher team test time town "
+    "train travel tree trip valley village voice wall war water weather week west wind window winter "
+    "woman wood word work world year"
 ).split()
 
 CASES = ("c1", "c2", "c3", "c4", "c5", "c6")

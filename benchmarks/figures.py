@@ -40,7 +40,7 @@ class Seen:
 
     @property
     def gaps_s(self) -> list[float]:
-        return [b - a for a, b in zip(self.chunks_s, self.chunks_s[1:])]
+        return [b - a for a, b in zip(self.chunks_s, self.chunks_s[1:], strict=False)]
 
     @property
     def tpot_s(self) -> float | None:

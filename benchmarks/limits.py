@@ -26,7 +26,9 @@ C4_TOKENS = 3500
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each figure (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -63,8 +65,10 @@ def report(found: dict[str, Any], counts: list[int]) -> str:
         reads.append([shown, "", *(f"{found['read'][n][size] / 1e9:.1f} GB/s" for n in counts)])
     computes = [["compute", "", *threads]]
     for isa, by_count in found["compute"].items():
-        for kind in by_count[counts[0]]:
-            computes.append([isa, kind, *(f"{by_count[n][kind] / 1e9:,.0f} GFLOP/s" for n in counts)])
+        computes += [
+            [isa, kind, *(f"{by_count[n][kind] / 1e9:,.0f} GFLOP/s" for n in counts)]
+            for kind in by_count[counts[0]]
+        ]
     return f"{found['machine']['cpu']}\n\n{columns(reads)}\n\n{columns(computes)}"
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -47,6 +48,7 @@ GOALS: dict[str, dict[str, float]] = {
 
 def main(argv: list[str]) -> int:
     given = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the blocks that stop the servers
     cases = given.cases.split(",") if given.cases else list(QUICK_CASES if given.quick else CASES)
     num_rounds = given.rounds or (1 if given.quick else 3)
     sides = chosen_sides(given)
@@ -77,20 +79,34 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, fromfile_prefix_chars="@"
     )
     p.add_argument("--model", default="smollm2", help="as for `octavo serve` (default: %(default)s)")
-    p.add_argument("--weights", default="file,w8,bf16", help="of Octavo: file, w4, w8, bf16 (default: %(default)s)")
+    p.add_argument(
+        "--weights", default="file,w8,bf16", help="of Octavo: file, w4, w8, bf16 (default: %(default)s)"
+    )
     p.add_argument("--cases", help=f"of {','.join(CASES)} (default: all)")
     p.add_argument("--rounds", type=int, help="default: 3")
     p.add_argument("--quick", action="store_true", help="c1 and c2, one round")
-    p.add_argument("--threads", type=int, default=2, help="threads and cores of every side (default: %(default)s)")
-    p.add_argument("--servers", choices=["auto", "keep", "restart"], default="auto", help="keep all up, or not")
-    p.add_argument("--serve-flag", action="append", default=[], help="one more word for `octavo serve`; repeat it")
+    p.add_argument(
+        "--threads", type=int, default=2, help="threads and cores of every side (default: %(default)s)"
+    )
+    p.add_argument(
+        "--servers", choices=["auto", "keep", "restart"], default="auto", help="keep all up, or not"
+    )
+    p.add_argument(
+        "--serve-flag", action="append", default=[], help="one more word for `octavo serve`; repeat it"
+    )
     p.add_argument("--out", help="JSON file (default: one under build/bench)")
     p.add_argument("--peers", default="", help="of llama.cpp,vllm,openvino")
-    p.add_argument("--llama-server", default=os.environ.get("OCTAVO_BENCH_LLAMA_SERVER"), help="path of llama-server")
+    p.add_argument(
+        "--llama-server", default=os.environ.get("OCTAVO_BENCH_LLAMA_SERVER"), help="path of llama-server"
+    )
     p.add_argument("--llama-models", nargs="+", default=[], metavar="WEIGHTS=FILE", help="e.g. Q4_0=a.gguf")
-    p.add_argument("--vllm-python", default=os.environ.get("OCTAVO_BENCH_VLLM_PYTHON"), help="of its environment")
+    p.add_argument(
+        "--vllm-python", default=os.environ.get("OCTAVO_BENCH_VLLM_PYTHON"), help="of its environment"
+    )
     p.add_argument("--vllm-models", nargs="+", default=[], metavar="WEIGHTS=DIR", help="e.g. W8A8=dir")
-    p.add_argument("--openvino-python", default=os.environ.get("OCTAVO_BENCH_OPENVINO_PYTHON"), help="likewise")
+    p.add_argument(
+        "--openvino-python", default=os.environ.get("OCTAVO_BENCH_OPENVINO_PYTHON"), help="likewise"
+    )
     p.add_argument("--openvino-models", nargs="+", default=[], metavar="WEIGHTS=DIR", help="e.g. int4=dir")
     return p
 
@@ -109,8 +125,10 @@ def chosen_sides(given: argparse.Namespace) -> list[Side]:
             sys.exit(f"--peers has {name}; there are {', '.join(makers)}")
         make, program, models, flag = makers[name]
         if not program or not models:
-            sys.exit(f"--peers has {name}: say where it is with --{flag}-{'server' if flag == 'llama' else 'python'} "
-                     f"and --{flag}-models")
+            sys.exit(
+                f"--peers has {name}: say where it is with --{flag}-{'server' if flag == 'llama' else 'python'} "
+                f"and --{flag}-models"
+            )
         for word in models:
             weights, equals, path = word.partition("=")
             if not equals or not Path(path).exists():
@@ -174,7 +192,9 @@ class Bench:
 
     def _start(self, side: Side, number: int) -> Running:
         running = Running(side, self.num_threads, self._logs / f"{side.label.replace(' ', '-')}.log")
-        self._keep({"label": side.label, "case": "start", "start_s": round(running.start_s, 3), "round": number})
+        self._keep(
+            {"label": side.label, "case": "start", "start_s": round(running.start_s, 3), "round": number}
+        )
         return running
 
     def _one(self, running: Running, name: str, number: int) -> None:
@@ -187,7 +207,9 @@ class Bench:
     def _keep(self, figures: dict[str, Any]) -> None:
         self.results.append(figures)
         key = HEADLINES[figures["case"]][0]
-        failed = f", {figures['errors']} ERRORS: {figures.get('first_error')}" if figures.get("errors") else ""
+        failed = (
+            f", {figures['errors']} ERRORS: {figures.get('first_error')}" if figures.get("errors") else ""
+        )
         print(
             f"round {figures['round'] + 1}  {figures['case']:<5}  {figures['label']:<18}  {key} {figures[key]}{failed}",
             file=sys.stderr,
@@ -235,7 +257,12 @@ def ratios(results: Sequence[dict[str, Any]], cases: Sequence[str]) -> list[dict
                 best = (max if more_is_better else min)(rivals, key=lambda other: rivals[other])
                 theirs = rivals[best]
                 ratio = ours / theirs if more_is_better else theirs / ours
-                row |= {"best": best, "theirs": theirs, "ratio": round(ratio, 3), "goal": GOALS[name].get(weights)}
+                row |= {
+                    "best": best,
+                    "theirs": theirs,
+                    "ratio": round(ratio, 3),
+                    "goal": GOALS[name].get(weights),
+                }
             limits = [r["limit"] for r in of_side[label] if r.get("limit")]
             if limits:
                 row["of_limit"] = round(ours / statistics.median(limits), 3)

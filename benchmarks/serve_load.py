@@ -114,7 +114,10 @@ async def lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def read_events(seen: Seen, events: Iterable[tuple[float, bytes]]) -> None:
-    """Fills times and counts from the lines of a stream. An event with an empty text is no chunk, unless none has text."""
+    """Fills times and counts from the lines of a stream.
+
+    An event with an empty text is no chunk, unless none has text.
+    """
     texts: list[float] = []
     others: list[float] = []
     usage: dict[str, Any] = {}
@@ -158,7 +161,9 @@ def run_case(target: Target, name: str, seed: int, label: str) -> dict[str, Any]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--base", default="http://127.0.0.1:8000", help="default: %(default)s")
     parser.add_argument("--model", required=True, help="a name that the server answers to")
     parser.add_argument("--cases", default=",".join(CASES), help="default: %(default)s")

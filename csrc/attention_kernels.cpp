@@ -24,26 +24,16 @@ constexpr int S_STRIDE = SPLIT + LANES;  // floats; not a power of two, so that 
 constexpr float LOG2E = 1.4426950408889634f;
 const float NEG_INF = -__builtin_inff();
 
-// Register tile: rows x vectors of 16.
-#if defined(__AVX512F__)
-constexpr int TILE_M = 6, TILE_N = 4;
-#elif defined(__AVX2__)
-constexpr int TILE_M = 4, TILE_N = 1;
-#elif defined(__ARM_NEON)
-constexpr int TILE_M = 4, TILE_N = 1;
-#else
-constexpr int TILE_M = 2, TILE_N = 1;
-#endif
-
-// ---- element types: A is the row operand (Q or P), B a vector of the cache ------------------------------
+// ---- element types: A is the row operand (Q or P), a vector of the cache is taken in PARTS ---------------
 
 struct F32 {
     using A = float;
     using X = V;
     using B = V;
-    static constexpr int PER = 1;  // elements of A that one B takes
-    OCTAVO_INLINE X bcast(const A* a) { return set1(*a); }
-    OCTAVO_INLINE B load_b(const char* p) { return load(reinterpret_cast<const float*>(p)); }
+    static constexpr int PER = 1;    // elements of A that a vector of the cache takes
+    static constexpr int PARTS = 1;  // in so many steps
+    OCTAVO_INLINE X bcast(const A* a, int) { return set1(*a); }
+    OCTAVO_INLINE B load_b(const char* p, int) { return load(reinterpret_cast<const float*>(p)); }
     OCTAVO_INLINE V dot(V acc, X x, B b) { return fma(x, b, acc); }
     // Writes 16 values as operands; returns them as they were written.
     OCTAVO_INLINE V put(A* a, V v) {
@@ -52,18 +42,26 @@ struct F32 {
     }
 };
 
+// Pairs of bf16 opened into floats, on a float operand: first the even elements, then the odd ones.
+struct OpenBF16 : F32 {
+    static constexpr int PER = 2, PARTS = 2;
+    OCTAVO_INLINE X bcast(const A* a, int part) { return set1(a[part]); }
+    OCTAVO_INLINE B load_b(const char* p, int part) { return part ? load_odd_bf16(p) : load_even_bf16(p); }
+};
+
 #if defined(__AVX512BF16__)
-struct BF16 {
+// Pairs of bf16 by the dot-product instruction, on an operand rounded to bf16.
+struct DotBF16 {
     using A = uint16_t;
     using X = __m512bh;
     using B = __m512bh;
-    static constexpr int PER = 2;
-    OCTAVO_INLINE X bcast(const A* a) {
+    static constexpr int PER = 2, PARTS = 1;
+    OCTAVO_INLINE X bcast(const A* a, int) {
         int32_t pair;
         std::memcpy(&pair, a, 4);
         return (__m512bh)_mm512_set1_epi32(pair);
     }
-    OCTAVO_INLINE B load_b(const char* p) { return (__m512bh)_mm512_loadu_si512(p); }
+    OCTAVO_INLINE B load_b(const char* p, int) { return (__m512bh)_mm512_loadu_si512(p); }
     OCTAVO_INLINE V dot(V acc, X x, B b) { return {_mm512_dpbf16_ps(acc.v, x, b)}; }
     OCTAVO_INLINE V put(A* a, V v) {
         const __m256i r = (__m256i)_mm512_cvtneps_pbh(v.v);
@@ -71,153 +69,123 @@ struct BF16 {
         return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(r), 16))};
     }
 };
-#else
-OCTAVO_INLINE V round_bf16(V v) {
-    alignas(64) float t[LANES];
-    store(t, v);
-#if defined(__AVX512F__)
-    const __m512i u = _mm512_castps_si512(v.v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    const __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __mmask16 number = _mm512_cmp_ps_mask(v.v, v.v, _CMP_ORD_Q);
-    return {_mm512_castsi512_ps(_mm512_mask_and_epi32(u, number, r, _mm512_set1_epi32(int(0xffff0000u))))};
-#else
-    for (int i = 0; i < LANES; ++i) t[i] = from_bf16(to_bf16(t[i]));
-    return load(t);
-#endif
-}
-// bf16 cache on sets without bf16 products: pairs are widened, operands are rounded floats.
-struct BF16 {
-    using A = float;
-    struct X { V even, odd; };
-    struct B { V even, odd; };
-    static constexpr int PER = 2;
-    OCTAVO_INLINE X bcast(const A* a) { return {set1(a[0]), set1(a[1])}; }
-    OCTAVO_INLINE B load_b(const char* p) {
-#if defined(__AVX512F__)
-        const __m512i u = _mm512_loadu_si512(p);
-        return {{_mm512_castsi512_ps(_mm512_slli_epi32(u, 16))},
-                {_mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32(int(0xffff0000u))))}};
-#elif defined(__AVX2__)
-        const __m256i u = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-        const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
-        const __m256i high = _mm256_set1_epi32(int(0xffff0000u));
-        return {{_mm256_castsi256_ps(_mm256_slli_epi32(u, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(w, 16))},
-                {_mm256_castsi256_ps(_mm256_and_si256(u, high)), _mm256_castsi256_ps(_mm256_and_si256(w, high))}};
-#else
-        B r;
-        for (int j = 0; j < 4; ++j) {
-            i4 u;
-            std::memcpy(&u, p + 16 * j, 16);
-            r.even.p[j] = (f4)(u << 16);
-            r.odd.p[j] = (f4)(u & int32_t(0xffff0000u));
-        }
-        return r;
-#endif
-    }
-    OCTAVO_INLINE V dot(V acc, X x, B b) { return fma(x.odd, b.odd, fma(x.even, b.even, acc)); }
-    OCTAVO_INLINE V put(A* a, V v) {
-        const V r = round_bf16(v);
-        store(a, r);
-        return r;
-    }
-};
 #endif
 
 // ---- register tiles -------------------------------------------------------------------------------------
 //
-// Not inlined: each gets the registers for itself. `ahead`, if not 0, is how far behind each line of K or V the
-// line lies that is wanted next: V of this head while K is read, K of the next head while V is.
+// M rows by N vectors of 16. Up to LOW rows: WIDE vectors, each row operand serves them all; more rows: two
+// vectors, each opened once for all rows. Not inlined: each tile gets the registers for itself.
 
-// s[m][n] = sum over d of q[m][d] K[d][16 positions of group n].
+#if defined(__AVX512F__)
+constexpr int TALL = 12, LOW = 6, WIDE = 4;
+#elif defined(__AVX2__) || defined(__ARM_NEON)
+constexpr int TALL = 4, LOW = 4, WIDE = 1;
+#else
+constexpr int TALL = 2, LOW = 2, WIDE = 1;
+#endif
+
+// acc[m][n] += x[m][PER elements] b[n].
 template <class D, int M, int N>
-__attribute__((noinline)) void qk_tile(const typename D::A* q, int64_t q_stride, const char* const* k, int64_t k_step, int head_dim,
-                                       int64_t ahead, float* s) {
+OCTAVO_INLINE void tile_step(V (&acc)[M][N], const typename D::A* x, int64_t x_stride, const char* const (&b)[N], int64_t at) {
+    OCTAVO_UNROLL for (int part = 0; part < D::PARTS; ++part) {
+        typename D::B column[N];
+        OCTAVO_UNROLL for (int n = 0; n < N; ++n) column[n] = D::load_b(b[n] + at, part);
+        OCTAVO_UNROLL for (int m = 0; m < M; ++m) {
+            const typename D::X value = D::bcast(x + m * x_stride, part);
+            OCTAVO_UNROLL for (int n = 0; n < N; ++n) acc[m][n] = D::dot(acc[m][n], value, column[n]);
+        }
+    }
+}
+
+template <int M, int N>
+OCTAVO_INLINE void clear_tile(V (&acc)[M][N]) {
+    OCTAVO_UNROLL for (int m = 0; m < M; ++m) OCTAVO_UNROLL for (int n = 0; n < N; ++n) acc[m][n] = set1(0.0f);
+}
+template <int M, int N>
+OCTAVO_INLINE void store_tile(const V (&acc)[M][N], float* y, int64_t y_stride) {
+    OCTAVO_UNROLL for (int m = 0; m < M; ++m) OCTAVO_UNROLL for (int n = 0; n < N; ++n) store(y + m * y_stride + n * LANES, acc[m][n]);
+}
+
+// What both products read and write: x rows of Q or P, y rows of scores or of V sums.
+template <class D>
+struct Product {
+    const typename D::A* x;
+    int64_t x_stride;
+    const char* const* lines;  // K or V of each group of 16 positions
+    int64_t step;              // bytes between lines of K or V that follow each other
+    int length;                // head_dim, or groups
+    int64_t offset;            // of the columns in a line of V
+    int64_t ahead;             // how far behind each line of this product that one lies which is wanted next; or 0
+    float* y;
+    int64_t y_stride;
+};
+
+// y[m][n] = sum over d of q[m][d] K[d][16 positions of group n].
+template <class D, int M, int N>
+__attribute__((noinline)) void qk_tile(const Product<D>& t) {
     V acc[M][N];
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) acc[m][n] = set1(0.0f);
+    clear_tile(acc);
     const char* base[N];
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) base[n] = k[n];
+    OCTAVO_UNROLL for (int n = 0; n < N; ++n) base[n] = t.lines[n];
     int64_t at = 0;
-    for (int d = 0; d < head_dim; d += D::PER, at += k_step) {
-        typename D::B b[N];
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) b[n] = D::load_b(base[n] + at);
-        if (ahead)
-#pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) __builtin_prefetch(base[n] + at + ahead, 0, 2);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-            const typename D::X x = D::bcast(q + m * q_stride + d);
-#pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) acc[m][n] = D::dot(acc[m][n], x, b[n]);
+    const int64_t step = t.step, ahead = t.ahead, x_stride = t.x_stride;
+    const typename D::A *x = t.x, *end = x + t.length;
+    if (ahead) {
+        for (; x < end; x += D::PER, at += step) {
+            OCTAVO_UNROLL for (int n = 0; n < N; ++n) __builtin_prefetch(base[n] + at + ahead, 0, 2);
+            tile_step<D>(acc, x, x_stride, base, at);
         }
+    } else {
+        for (; x < end; x += D::PER, at += step) tile_step<D>(acc, x, x_stride, base, at);
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) store(s + m * S_STRIDE + n * LANES, acc[m][n]);
+    store_tile(acc, t.y, t.y_stride);
 }
 
-// y[m][n] = sum over positions of p[m][position] V[position][16 columns n], over `groups` groups of 16 positions.
+// y[m][n] = sum over positions of p[m][position] V[position][16 columns n].
 template <class D, int M, int N>
-__attribute__((noinline)) void pv_tile(const typename D::A* p, int64_t p_stride, const char* const* v, int groups, int64_t column_bytes,
-                                       int64_t v_step, int64_t ahead, float* y, int64_t y_stride) {
+__attribute__((noinline)) void pv_tile(const Product<D>& t) {
     V acc[M][N];
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) acc[m][n] = set1(0.0f);
-    for (int g = 0; g < groups; ++g) {
-        const char* base = v[g] + column_bytes;
-        for (int j = 0; j < LANES; j += D::PER, base += v_step) {
-            typename D::B b[N];
-#pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) b[n] = D::load_b(base + n * 64);
-            if (ahead)
-#pragma GCC unroll 8
-                for (int n = 0; n < N; ++n) __builtin_prefetch(base + n * 64 + ahead, 0, 2);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const typename D::X x = D::bcast(p + m * p_stride + g * LANES + j);
-#pragma GCC unroll 8
-                for (int n = 0; n < N; ++n) acc[m][n] = D::dot(acc[m][n], x, b[n]);
-            }
+    clear_tile(acc);
+    const int64_t step = t.step, ahead = t.ahead, x_stride = t.x_stride;
+    const typename D::A* x = t.x;
+    for (int g = 0; g < t.length; ++g) {
+        const char* base[N];
+        OCTAVO_UNROLL for (int n = 0; n < N; ++n) base[n] = t.lines[g] + t.offset + n * 64;
+        int64_t at = 0;
+        for (int j = 0; j < LANES; j += D::PER, x += D::PER, at += step) {
+            if (ahead) OCTAVO_UNROLL for (int n = 0; n < N; ++n) __builtin_prefetch(base[n] + at + ahead, 0, 2);
+            tile_step<D>(acc, x, x_stride, base, at);
         }
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) store(y + m * y_stride + n * LANES, acc[m][n]);
+    store_tile(acc, t.y, t.y_stride);
 }
 
+template <class D>
+using TileFn = void (*)(const Product<D>&);
+template <class D>
+struct Tiles {  // of N vectors, by rows
+    TileFn<D> qk[TALL], pv[TALL];
+};
+#if defined(__AVX512F__)
+#define OCTAVO_TILES(f, n) {f<D, 1, n>, f<D, 2, n>, f<D, 3, n>, f<D, 4, n>, f<D, 5, n>, f<D, 6, n>, f<D, 7, n < 2 ? n : 2>, \
+    f<D, 8, n < 2 ? n : 2>, f<D, 9, n < 2 ? n : 2>, f<D, 10, n < 2 ? n : 2>, f<D, 11, n < 2 ? n : 2>, f<D, 12, n < 2 ? n : 2>}
+#elif defined(__AVX2__) || defined(__ARM_NEON)
+#define OCTAVO_TILES(f, n) {f<D, 1, n>, f<D, 2, n>, f<D, 3, n>, f<D, 4, n>}
+#else
+#define OCTAVO_TILES(f, n) {f<D, 1, n>, f<D, 2, n>}
+#endif
 template <class D, int N>
-OCTAVO_INLINE void qk_rows(int m, const typename D::A* q, int64_t q_stride, const char* const* k, int64_t k_step, int head_dim,
-                           int64_t ahead, float* s) {
-    switch (m) {
-        case 1: return qk_tile<D, 1, N>(q, q_stride, k, k_step, head_dim, ahead, s);
-        case 2: return qk_tile<D, 2, N>(q, q_stride, k, k_step, head_dim, ahead, s);
-        case 3: return qk_tile<D, TILE_M < 3 ? 1 : 3, N>(q, q_stride, k, k_step, head_dim, ahead, s);
-        case 4: return qk_tile<D, TILE_M < 4 ? 1 : 4, N>(q, q_stride, k, k_step, head_dim, ahead, s);
-        case 5: return qk_tile<D, TILE_M < 5 ? 1 : 5, N>(q, q_stride, k, k_step, head_dim, ahead, s);
-        default: return qk_tile<D, TILE_M < 6 ? 1 : 6, N>(q, q_stride, k, k_step, head_dim, ahead, s);
-    }
-}
+constexpr Tiles<D> TILES = {OCTAVO_TILES(qk_tile, N), OCTAVO_TILES(pv_tile, N)};
 
-template <class D, int N>
-OCTAVO_INLINE void pv_rows(int m, const typename D::A* p, int64_t p_stride, const char* const* v, int groups, int64_t column_bytes,
-                           int64_t v_step, int64_t ahead, float* y, int64_t y_stride) {
-    switch (m) {
-        case 1: return pv_tile<D, 1, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
-        case 2: return pv_tile<D, 2, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
-        case 3: return pv_tile<D, TILE_M < 3 ? 1 : 3, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
-        case 4: return pv_tile<D, TILE_M < 4 ? 1 : 4, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
-        case 5: return pv_tile<D, TILE_M < 5 ? 1 : 5, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
-        default: return pv_tile<D, TILE_M < 6 ? 1 : 6, N>(p, p_stride, v, groups, column_bytes, v_step, ahead, y, y_stride);
-    }
+// Vectors of the next tile, where `left` are to be done.
+OCTAVO_INLINE int tile_width(int rows, int left) {
+    const int widest = rows > LOW ? 2 : WIDE;
+    return widest >= 4 && left >= 4 ? 4 : widest >= 2 && left >= 2 ? 2 : 1;
+}
+template <class D>
+OCTAVO_INLINE const Tiles<D>& tiles_of(int width) {
+    if constexpr (WIDE == 1) return TILES<D, 1>;
+    else return width == 4 ? TILES<D, 4> : width == 2 ? TILES<D, 2> : TILES<D, 1>;
 }
 
 // ---- the plan of a step ---------------------------------------------------------------------------------
@@ -374,20 +342,13 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
     }
 
     const bool decode = t.queries == 1;
-    const int chunks = (rows + TILE_M - 1) / TILE_M;
-    for (int g = 0; g < groups; g += TILE_N) {
-        const int n = groups - g < TILE_N ? groups - g : TILE_N;
+    const int chunks = (rows + TALL - 1) / TALL, tallest = (rows + chunks - 1) / chunks;
+    for (int g = 0, n; g < groups; g += n) {
+        n = tile_width(tallest, groups - g);
         for (int c = 0; c < chunks; ++c) {
             const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
-            float* to = scores + int64_t(r) * S_STRIDE + g * LANES;
-            const A* from = q + r * q_stride;
-            const int64_t k_step = int64_t(block_size) * 4, ahead = decode && c == 0 ? half : 0;
-            switch (n) {
-                case 1: qk_rows<D, 1>(m, from, q_stride, k + g, k_step, head_dim, ahead, to); break;
-                case 2: qk_rows<D, TILE_N < 2 ? 1 : 2>(m, from, q_stride, k + g, k_step, head_dim, ahead, to); break;
-                case 3: qk_rows<D, TILE_N < 3 ? 1 : 3>(m, from, q_stride, k + g, k_step, head_dim, ahead, to); break;
-                default: qk_rows<D, TILE_N>(m, from, q_stride, k + g, k_step, head_dim, ahead, to);
-            }
+            tiles_of<D>(n).qk[m - 1]({q + r * q_stride, q_stride, k + g, int64_t(block_size) * 4, head_dim, 0, decode && c == 0 ? half : 0,
+                                      scores + int64_t(r) * S_STRIDE + g * LANES, S_STRIDE});
         }
     }
 
@@ -401,20 +362,13 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
 
     const auto* p = reinterpret_cast<const A*>(scores);
     constexpr int64_t p_stride = S_STRIDE * int64_t(sizeof(float) / sizeof(A));
-    const int64_t v_step = int64_t(head_dim) * 4;
-    for (int d = 0; d < head_dim; d += TILE_N * LANES) {
-        const int left = (head_dim - d) / LANES, n = left < TILE_N ? left : TILE_N;
+    const bool more = decode && unit.head + 1 < s.kv_heads;
+    for (int d = 0, n; d < head_dim; d += n * LANES) {
+        n = tile_width(tallest, (head_dim - d) / LANES);
         for (int c = 0; c < chunks; ++c) {
             const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
-            float* to = out.sums + int64_t(r) * head_dim + d;
-            const A* from = p + r * p_stride;
-            const int64_t ahead = decode && c == 0 && unit.head + 1 < s.kv_heads ? half : 0;
-            switch (n) {
-                case 1: pv_rows<D, 1>(m, from, p_stride, v, groups, d * 4, v_step, ahead, to, head_dim); break;
-                case 2: pv_rows<D, TILE_N < 2 ? 1 : 2>(m, from, p_stride, v, groups, d * 4, v_step, ahead, to, head_dim); break;
-                case 3: pv_rows<D, TILE_N < 3 ? 1 : 3>(m, from, p_stride, v, groups, d * 4, v_step, ahead, to, head_dim); break;
-                default: pv_rows<D, TILE_N>(m, from, p_stride, v, groups, d * 4, v_step, ahead, to, head_dim);
-            }
+            tiles_of<D>(n).pv[m - 1]({p + r * p_stride, p_stride, v, int64_t(head_dim) * 4, groups, d * 4, more && c == 0 ? half : 0,
+                                      out.sums + int64_t(r) * head_dim + d, head_dim});
         }
     }
 }
@@ -425,11 +379,6 @@ OCTAVO_INLINE float exp2_of(float x) {
     alignas(64) float t[LANES];
     store(t, exp2v(set1(x)));
     return t[0];
-}
-
-OCTAVO_INLINE void clear(const Shape& s, const Tile& t, Result state) {
-    const int rows = t.queries * s.per_kv;
-    for (int r = 0; r < rows; ++r) state.maxima[r] = NEG_INF;
 }
 
 // state = state + part, row by row. A row that sees nothing of the part is left alone.
@@ -532,17 +481,18 @@ void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
                 continue;
             }
             if (my_first < 0) my_first = u;
-            if (unit.split == t.first_split) {
-                mine[unit.head] = true;
-                clear(s, t, result_at(s, own + unit.head * s.slot_floats));
-            }
+            if (unit.split == t.first_split) mine[unit.head] = true;
             if (!mine[unit.head]) {
                 run_unit<D>(op, step, s, t, unit, scratch, result_at(s, own + state_floats + (u - my_first) * s.slot_floats));
                 continue;
             }
             const Result state = result_at(s, own + unit.head * s.slot_floats), part = result_at(s, scratch_slot);
-            run_unit<D>(op, step, s, t, unit, scratch, part);
-            merge(s, t, state, part);
+            if (unit.split == t.first_split) {
+                run_unit<D>(op, step, s, t, unit, scratch, state);
+            } else {
+                run_unit<D>(op, step, s, t, unit, scratch, part);
+                merge(s, t, state, part);
+            }
             if (unit.split == t.first_split + t.splits - 1) finish(op, s, t, unit.head, state);
         }
         if (unfinished) open = t, open_start = start, has_open = true;
@@ -573,16 +523,28 @@ void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
     }
 }
 
+template <class BF16>
 void attend(const Op& op, const Step& step, const Ctx& ctx) {
     if (op.i[KV_DTYPE] == KV_BF16) attend_as<BF16>(op, step, ctx);
     else attend_as<F32>(op, step, ctx);
 }
 
+constexpr AttentionKernels PLAIN = {attend<OpenBF16>};
+#if defined(__AVX512BF16__)
+constexpr AttentionKernels WITH_BF16_DOT = {attend<DotBF16>};
+#endif
+
 }  // namespace
 
+#if defined(__AVX512BF16__)
+// The dot product is the faster one on AMD's cores and the slower one on Intel's: see linear_kernels().
 const AttentionKernels& attention_kernels() {
-    static constexpr AttentionKernels table = {attend};
-    return table;
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel") ? PLAIN : WITH_BF16_DOT;
 }
+const AttentionKernels& attention_dot_kernels() { return WITH_BF16_DOT; }
+#else
+const AttentionKernels& attention_kernels() { return PLAIN; }
+#endif
 
 }  // namespace octavo::OCTAVO_ISA

@@ -2,9 +2,7 @@
 // instruction set. Included by linear_kernels.cpp only.
 #pragma once
 #include "formats.h"
-#include "simd.h"
-
-#define OCTAVO_UNROLL _Pragma("GCC unroll 16")
+#include "lanes.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
@@ -19,7 +17,7 @@ constexpr int record_bytes(Source s) { return s == FROM_W8 ? W8_RECORD : s == FR
 constexpr int head_bytes(Source s) { return s == FROM_W8 ? 2 * BLOCK_COLS : s == FROM_W4 ? 4 * BLOCK_COLS : 8 * BLOCK_COLS; }
 
 template <Source S>
-OCTAVO_INLINE vf load_scale(const char* record, int which, int h) {
+OCTAVO_INLINE V load_scale(const char* record, int which, int h) {
     if constexpr (S == FROM_EXPANDED_W4) return load(reinterpret_cast<const float*>(record) + which * BLOCK_COLS + 16 * h);
     else return load_f16(reinterpret_cast<const uint16_t*>(record) + which * BLOCK_COLS + 16 * h);
 }
@@ -45,8 +43,8 @@ struct Value { __m512i v; };
 OCTAVO_INLINE Value load_value(const char* p) { return {_mm512_set1_epi32(read_i32(p))}; }
 OCTAVO_INLINE void dot(Sums& s, Quad w, Value x) { s.v = _mm512_dpbusd_epi32(s.v, w.v, x.v); }
 template <Source S>
-OCTAVO_INLINE vf scaled(Sums s, const GroupScale& g) {
-    return fma(vf{_mm512_castsi512_ps(s.v)}, bcast(g.scale), bcast(g.shift));
+OCTAVO_INLINE V scaled(Sums s, const GroupScale& g) {
+    return fma(V{_mm512_castsi512_ps(s.v)}, set1(g.scale), set1(g.shift));
 }
 
 #elif defined(__AVX2__)
@@ -62,7 +60,7 @@ OCTAVO_INLINE vi high_nibbles(vi w) { return low_nibbles({_mm512_srli_epi16(w.v,
 OCTAVO_INLINE vi multiply_add(vi acc, vi w, vi x) { return {_mm512_add_epi16(acc.v, _mm512_maddubs_epi16(w.v, x.v))}; }
 OCTAVO_INLINE vi widen_times(vi acc, int factor) { return {_mm512_madd_epi16(acc.v, _mm512_set1_epi16(short(factor)))}; }
 OCTAVO_INLINE vi add32(vi a, vi b) { return {_mm512_add_epi32(a.v, b.v)}; }
-OCTAVO_INLINE vf as_float(vi a) { return {_mm512_cvtepi32_ps(a.v)}; }
+OCTAVO_INLINE V as_float(vi a) { return {_mm512_cvtepi32_ps(a.v)}; }
 #else
 struct vi { __m256i a, b; };
 OCTAVO_INLINE vi load_bytes(const char* p) {
@@ -82,7 +80,7 @@ OCTAVO_INLINE vi widen_times(vi acc, int factor) {
     return {_mm256_madd_epi16(acc.a, f), _mm256_madd_epi16(acc.b, f)};
 }
 OCTAVO_INLINE vi add32(vi x, vi y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
-OCTAVO_INLINE vf as_float(vi x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+OCTAVO_INLINE V as_float(vi x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 #endif
 
 struct Quad { vi low, high; };  // high: w8 only
@@ -108,10 +106,10 @@ OCTAVO_INLINE void dot_planes(Sums& s, const Quad& w, const Value& x) {
     if constexpr (S == FROM_W8) s.high = multiply_add(s.high, w.high, x.v);
 }
 template <Source S>
-OCTAVO_INLINE vf scaled(const Sums& s, const GroupScale& g) {
+OCTAVO_INLINE V scaled(const Sums& s, const GroupScale& g) {
     vi total = widen_times(s.low, 1);
     if constexpr (S == FROM_W8) total = add32(add32(total, widen_times(s.high, 16)), splat32(g.start - MAGIC_BITS));
-    return mul(as_float(total), bcast(g.scale));
+    return as_float(total) * set1(g.scale);
 }
 
 #elif defined(__ARM_NEON)
@@ -154,10 +152,10 @@ OCTAVO_INLINE void dot(Sums& s, const Quad& w, const Value& x) {
     OCTAVO_UNROLL for (int i = 0; i < 4; i++) s.p[i] = dot4(s.p[i], w.p[i], x.v);
 }
 template <Source S>
-OCTAVO_INLINE vf scaled(const Sums& s, const GroupScale& g) {
-    vf f;
-    OCTAVO_UNROLL for (int i = 0; i < 4; i++) f.p[i] = vcvtq_f32_s32(s.p[i]);
-    return mul(f, bcast(g.scale));
+OCTAVO_INLINE V scaled(const Sums& s, const GroupScale& g) {
+    V f;
+    OCTAVO_UNROLL for (int i = 0; i < 4; i++) f.p[i] = (f4)vcvtq_f32_s32(s.p[i]);
+    return f * set1(g.scale);
 }
 
 #else
@@ -188,10 +186,10 @@ OCTAVO_INLINE void dot(Sums& s, const Quad& w, const Value& x) {
     }
 }
 template <Source S>
-OCTAVO_INLINE vf scaled(const Sums& s, const GroupScale& g) {
+OCTAVO_INLINE V scaled(const Sums& s, const GroupScale& g) {
     float f[16];
     for (int i = 0; i < 16; i++) f[i] = float(s.v[i]);
-    return mul(load(f), bcast(g.scale));
+    return load(f) * set1(g.scale);
 }
 
 #endif

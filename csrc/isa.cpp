@@ -69,6 +69,7 @@ const KernelTable& table_avx512_bf16_dot() {
         KernelTable t = table_avx512_bf16();
         t.isa = "avx512_bf16_dot";
         t.linear = &avx512_bf16::linear_dot_kernels();
+        t.attention = &avx512_bf16::attention_dot_kernels();
         return t;
     }();
     return table;

@@ -49,7 +49,10 @@ OCTAVO_DECLARE_ISA(avx2)
 OCTAVO_DECLARE_ISA(avx512)
 OCTAVO_DECLARE_ISA(avx512_bf16)
 OCTAVO_DECLARE_ISA(neon)
-namespace avx512_bf16 { const LinearKernels& linear_dot_kernels(); }  // vdpbf16ps whatever the CPU's maker
+namespace avx512_bf16 {  // vdpbf16ps whatever the CPU's maker
+const LinearKernels& linear_dot_kernels();
+const AttentionKernels& attention_dot_kernels();
+}
 #undef OCTAVO_DECLARE_ISA
 
 // Names of the sets that this CPU can run, best last.

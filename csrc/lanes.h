@@ -1,20 +1,21 @@
-// Vectors of 16 floats for the kernel files other than linear (whose tiles use simd.h). Included by kernel
-// files only. Every reduction has a fixed order; a fused multiply-add happens only where fma() is written
-// (the generic set has none).
+// Vectors of 16 floats on every instruction set. Included by kernel files only.
+//
+// Each function is one rounding: fma() is fused where the set has it (and a product and a sum where it does
+// not: the generic set), everything else is the plain IEEE operation, and every reduction has a fixed order.
+// So a result depends on the set, but never on the tile that a lane happens to be in.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
 
-#ifndef OCTAVO_INLINE
 #define OCTAVO_INLINE static inline __attribute__((always_inline))
-#endif
+#define OCTAVO_UNROLL _Pragma("GCC unroll 16")
 
 namespace octavo::OCTAVO_ISA {
 namespace {
@@ -29,6 +30,16 @@ OCTAVO_INLINE uint32_t bits_of(float x) {
 OCTAVO_INLINE float float_of(uint32_t u) {
     float x;
     std::memcpy(&x, &u, 4);
+    return x;
+}
+OCTAVO_INLINE float read_f32(const char* p) {
+    float x;
+    std::memcpy(&x, p, 4);
+    return x;
+}
+OCTAVO_INLINE int32_t read_i32(const char* p) {
+    int32_t x;
+    std::memcpy(&x, p, 4);
     return x;
 }
 // Round to nearest even; NaN stays NaN.
@@ -74,6 +85,14 @@ OCTAVO_INLINE V select(uint32_t mask, V x, V y) { return {_mm512_mask_blend_ps(_
 OCTAVO_INLINE void store_int(int32_t* p, V a) { _mm512_storeu_si512(p, _mm512_cvttps_epi32(a.v)); }
 // a * 2^n for whole n in [-127, 128].
 OCTAVO_INLINE V scale2(V a, V n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+OCTAVO_INLINE V load_f16(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+// Sixteen pairs of bf16: a bf16 is the upper half of an f32, so that they open without arithmetic.
+OCTAVO_INLINE V load_even_bf16(const char* p) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))}; }
+OCTAVO_INLINE V load_odd_bf16(const char* p) {
+    return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(int(0xffff0000u))))};
+}
 
 #elif defined(__AVX2__)
 
@@ -133,6 +152,18 @@ OCTAVO_INLINE __m256 scale2_half(__m256 a, __m256 n) {
     return _mm256_mul_ps(_mm256_mul_ps(a, pow2_half(h)), pow2_half(_mm256_sub_ps(n, h)));
 }
 OCTAVO_INLINE V scale2(V a, V n) { return {scale2_half(a.a, n.a), scale2_half(a.b, n.b)}; }
+OCTAVO_INLINE V load_f16(const uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+OCTAVO_INLINE __m256i load_half(const char* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+OCTAVO_INLINE V load_even_bf16(const char* p) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(load_half(p), 16)), _mm256_castsi256_ps(_mm256_slli_epi32(load_half(p + 32), 16))};
+}
+OCTAVO_INLINE V load_odd_bf16(const char* p) {
+    const __m256i high = _mm256_set1_epi32(int(0xffff0000u));
+    return {_mm256_castsi256_ps(_mm256_and_si256(load_half(p), high)), _mm256_castsi256_ps(_mm256_and_si256(load_half(p + 32), high))};
+}
 
 #else  // NEON and generic: four vectors of four floats, in the compiler's own vector type
 
@@ -238,6 +269,39 @@ OCTAVO_INLINE V scale2(V a, V n) {
     }
     return r;
 }
+#if defined(__ARM_NEON)
+OCTAVO_INLINE f4 load4_f16(const uint16_t* p) { return (f4)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+#else
+// Exactly, subnormals and infinities included, without a branch.
+OCTAVO_INLINE f4 load4_f16(const uint16_t* p) {
+    const i4 h = {p[0], p[1], p[2], p[3]};
+    const i4 sign = (h & 0x8000) << 16, body = (h & 0x7fff) << 13;  // exponent and mantissa in f32's places
+    const float bias = 5.192296858534828e+33f;                      // 2^112: moves the exponent's bias
+    const f4 moved = (f4)body * f4{bias, bias, bias, bias};
+    const i4 special = (i4)((h & 0x7c00) == 0x7c00);
+    return (f4)((i4)moved | (special & 0x7f800000) | sign);
+}
+#endif
+OCTAVO_INLINE V load_f16(const uint16_t* p) {
+    V r;
+    OCTAVO_EACH r.p[j] = load4_f16(p + 4 * j);
+    return r;
+}
+OCTAVO_INLINE i4 load4_int(const char* p) {
+    i4 r;
+    std::memcpy(&r, p, 16);
+    return r;
+}
+OCTAVO_INLINE V load_even_bf16(const char* p) {
+    V r;
+    OCTAVO_EACH r.p[j] = (f4)(load4_int(p + 16 * j) << 16);
+    return r;
+}
+OCTAVO_INLINE V load_odd_bf16(const char* p) {
+    V r;
+    OCTAVO_EACH r.p[j] = (f4)(load4_int(p + 16 * j) & int32_t(0xffff0000u));
+    return r;
+}
 #undef OCTAVO_EACH
 
 #endif
@@ -263,6 +327,25 @@ OCTAVO_INLINE void store_upto(float* p, V a, int64_t n) {
 }
 
 // Lanes i and i + 8, then + 4, + 2, + 1.
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+OCTAVO_INLINE __m256 low_half(V a) { return _mm512_castps512_ps256(a.v); }
+OCTAVO_INLINE __m256 high_half(V a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1)); }
+#else
+OCTAVO_INLINE __m256 low_half(V a) { return a.a; }
+OCTAVO_INLINE __m256 high_half(V a) { return a.b; }
+#endif
+#define OCTAVO_REDUCE(name, f256, f128, f1)                                                 \
+    OCTAVO_INLINE float name(V a) {                                                         \
+        const __m256 h = f256(low_half(a), high_half(a));                                   \
+        __m128 q = f128(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));            \
+        q = f128(q, _mm_movehl_ps(q, q));                                                   \
+        return _mm_cvtss_f32(f1(q, _mm_shuffle_ps(q, q, 1)));                               \
+    }
+OCTAVO_REDUCE(sum_lanes, _mm256_add_ps, _mm_add_ps, _mm_add_ss)
+OCTAVO_REDUCE(max_lanes, _mm256_max_ps, _mm_max_ps, _mm_max_ss)
+#undef OCTAVO_REDUCE
+#else
 OCTAVO_INLINE float sum_lanes(V a) {
     alignas(64) float t[LANES];
     store(t, a);
@@ -277,6 +360,7 @@ OCTAVO_INLINE float max_lanes(V a) {
         for (int i = 0; i < w; ++i) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
     return t[0];
 }
+#endif
 
 // 2^x, exact at 0; 0 for x < -126 (and -inf), x clamped at 127. Relative error about 1e-7.
 // Taylor coefficients ln2^k / k! of 2^f on [-1/2, 1/2].

@@ -4,7 +4,7 @@
 #include "linear.h"
 
 #include "int8_lanes.h"
-#include "simd.h"
+#include "lanes.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
@@ -13,6 +13,27 @@ OCTAVO_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ---------------------------------------------------------------------------------------------------
 // Epilogue
+
+// x / (1 + e^(-argument)): silu, and the logistic form of gelu's tanh approximation.
+OCTAVO_INLINE V times_sigmoid(V x, V argument) { return x / (set1(1.0f) + expv(set1(0.0f) - argument)); }
+OCTAVO_INLINE V silu(V x) { return times_sigmoid(x, x); }
+// 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+OCTAVO_INLINE V gelu_tanh(V x) {
+    const V cubic = fma(x * x * x, set1(0.044715f), x);
+    return times_sigmoid(x, cubic * set1(1.59576912160573071f));
+}
+// For the soft-cap of logits, with more terms than tanhv: the odd Taylor series to z^13 is good to 1e-7 up to 0.5.
+OCTAVO_INLINE V tanh_of(V z) {
+    const V big = set1(1.0f) - set1(2.0f) / (expv(z + z) + set1(1.0f));
+    const V s = z * z;
+    V p = set1(3.5921280366e-3f);
+    p = fma(p, s, set1(-8.8632355299e-3f));
+    p = fma(p, s, set1(2.1869488536e-2f));
+    p = fma(p, s, set1(-5.3968253968e-2f));
+    p = fma(p, s, set1(1.3333333333e-1f));
+    p = fma(p, s, set1(-3.3333333333e-1f));
+    return where_less(abs(z), set1(0.5f), p * s * z + z, big);
+}
 
 // Rows of a result that are not finite are told apart by their exponent: all ones.
 OCTAVO_INLINE bool has_non_finite(const float* values, int64_t n) {
@@ -26,40 +47,40 @@ OCTAVO_INLINE bool has_non_finite(const float* values, int64_t n) {
     return worst >= 0x7f800000;
 }
 
-OCTAVO_INLINE void put(const Epilogue& e, vf v, int64_t row, int64_t col) {
+OCTAVO_INLINE void put(const Epilogue& e, V v, int64_t row, int64_t col) {
     const int64_t n = smaller(16, e.width - col);
     float* y = reinterpret_cast<float*>(e.y + row * e.y_stride) + col;
     const float* residual = e.residual ? reinterpret_cast<const float*>(e.residual + row * e.residual_stride) + col : nullptr;
     if (__builtin_expect(n == 16 && !e.bad_rows && e.softcap == 0, 1)) {
-        store(y, residual ? add(v, load(residual)) : v);
+        store(y, residual ? v + load(residual) : v);
         return;
     }
     alignas(64) float part[16] = {};
     if (residual) {
         for (int64_t i = 0; i < n; i++) part[i] = residual[i];
-        v = add(v, load(part));
+        v = v + load(part);
     }
     store(part, v);
     if (e.bad_rows && has_non_finite(part, n)) e.bad_rows[row] = 1;
-    if (e.softcap != 0) store(part, mul(bcast(e.softcap), tanh_lanes(div(v, bcast(e.softcap)))));
+    if (e.softcap != 0) store(part, set1(e.softcap) * tanh_of(v / set1(e.softcap)));
     for (int64_t i = 0; i < n; i++) y[i] = part[i];
 }
 
 // The sums of a tile, 32 a row. Not inlined: it runs once a tile, and every tile would carry a copy.
 __attribute__((noinline)) void finish(const Epilogue& e, const float* sums, int rows, int64_t row, int64_t block) {
     for (int i = 0; i < rows; i++, row++, sums += BLOCK_COLS) {
-        vf a = load(sums), b = load(sums + 16);
+        V a = load(sums), b = load(sums + 16);
         if (e.bias) {
-            a = add(a, load(e.bias + block * BLOCK_COLS));
-            b = add(b, load(e.bias + block * BLOCK_COLS + 16));
+            a = a + load(e.bias + block * BLOCK_COLS);
+            b = b + load(e.bias + block * BLOCK_COLS + 16);
         }
         if (e.gate == GATE_NONE) {
             const int64_t col = block * BLOCK_COLS;
             put(e, a, row, col);
             if (col + 16 < e.width) put(e, b, row, col + 16);
         } else {
-            vf g = e.gate == GATE_SILU ? silu(a) : gelu_tanh(a);
-            put(e, mul(g, b), row, block * 16);
+            V g = e.gate == GATE_SILU ? silu(a) : gelu_tanh(a);
+            put(e, g * b, row, block * 16);
         }
     }
 }
@@ -144,7 +165,7 @@ OCTAVO_INLINE void run_halves(const LinearTask& task, int64_t block, int64_t row
 // f32 and f16 weights, f32 operand: one fused multiply-add per k
 
 template <bool F16>
-OCTAVO_INLINE vf load_column(const char* w, int h) {
+OCTAVO_INLINE V load_column(const char* w, int h) {
     if constexpr (F16) return load_f16(reinterpret_cast<const uint16_t*>(w) + 16 * h);
     else return load(reinterpret_cast<const float*>(w) + 16 * h);
 }
@@ -153,18 +174,18 @@ template <bool F16, int R>
 void float_tile(const LinearTask& task, const char* w, int64_t block, int64_t row, Ahead ahead) {
     constexpr int64_t STEP = BLOCK_COLS * (F16 ? 2 : 4);
     run_halves<R>(task, block, row, [&](int h0, float* out) __attribute__((always_inline)) {
-        vf sums[R][H];
-        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = zero();
+        V sums[R][H];
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = set1(0.0f);
         auto x = Rows<R>::make(task.x + row * task.x_stride, task.x_stride);
         const char* p = w;
         for (int64_t k0 = 0; k0 < task.cols; k0 += GROUP) {
             if (h0 == 0) fetch(ahead);
             const int64_t end = smaller(task.cols - k0, GROUP);
             for (int64_t k = 0; k < end; k++, p += STEP) {
-                vf column[H];
+                V column[H];
                 OCTAVO_UNROLL for (int h = 0; h < H; h++) column[h] = load_column<F16>(p, h0 + h);
                 OCTAVO_UNROLL for (int i = 0; i < R; i++) {
-                    vf value = bcast(read_f32(Rows<R>::row(x, i)));
+                    V value = set1(read_f32(Rows<R>::row(x, i)));
                     OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = fma(column[h], value, sums[i][h]);
                 }
                 Rows<R>::advance(x, 4);
@@ -201,68 +222,40 @@ void bf16_dot_tile(const LinearTask& task, const char* w, int64_t block, int64_t
         Rows<R>::advance(x, GROUP * 2);
     }
     alignas(64) float sums[R * BLOCK_COLS];
-    OCTAVO_UNROLL for (int i = 0; i < R; i++) store(sums + i * BLOCK_COLS, vf{a[i]}), store(sums + i * BLOCK_COLS + 16, vf{b[i]});
+    OCTAVO_UNROLL for (int i = 0; i < R; i++) store(sums + i * BLOCK_COLS, V{a[i]}), store(sums + i * BLOCK_COLS + 16, V{b[i]});
     finish(task.out, sums, R, row, block);
 }
 
-#endif
-
-// A bf16 is the upper half of an f32: pairs (k, k + 1) open into two vectors without arithmetic.
-#if defined(__AVX512F__)
-OCTAVO_INLINE void load_pairs(const char* p, vf& even, vf& odd) {
-    const __m512i w = _mm512_loadu_si512(p);
-    even.v = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
-    odd.v = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(int(0xffff0000u))));
-}
-#elif defined(__AVX2__)
-OCTAVO_INLINE void load_pairs8(const char* p, __m256& even, __m256& odd) {
-    const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    even = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
-    odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(int(0xffff0000u))));
-}
-OCTAVO_INLINE void load_pairs(const char* p, vf& even, vf& odd) {
-    load_pairs8(p, even.a, odd.a);
-    load_pairs8(p + 32, even.b, odd.b);
-}
-#else
-OCTAVO_INLINE void load_pairs(const char* p, vf& even, vf& odd) {
-    OCTAVO_UNROLL for (int i = 0; i < 4; i++) {
-        i4 w;
-        std::memcpy(&w, p + 16 * i, 16);
-        even.p[i] = (v4)(w << 16);
-        odd.p[i] = (v4)(w & int(0xffff0000u));
-    }
-}
 #endif
 
 // On an f32 operand: two fused multiply-adds for a pair.
 template <int R>
 void bf16_tile(const LinearTask& task, const char* w, int64_t block, int64_t row, Ahead ahead) {
     run_halves<R>(task, block, row, [&](int h0, float* out) __attribute__((always_inline)) {
-        vf sums[R][H];
-        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = zero();
+        V sums[R][H];
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = set1(0.0f);
         auto x = Rows<R>::make(task.x + row * task.x_stride, task.x_stride);
         const char* p = w + 64 * h0;
         int64_t k = 0;
         for (; k + 2 <= task.cols; k += 2, p += 128) {
             if (h0 == 0 && k % GROUP == 0) fetch(ahead);
-            vf even[H], odd[H];
-            OCTAVO_UNROLL for (int h = 0; h < H; h++) load_pairs(p + 64 * h, even[h], odd[h]);
+            V even[H], odd[H];
+            OCTAVO_UNROLL for (int h = 0; h < H; h++) even[h] = load_even_bf16(p + 64 * h), odd[h] = load_odd_bf16(p + 64 * h);
             OCTAVO_UNROLL for (int i = 0; i < R; i++) {
-                vf value = bcast(read_f32(Rows<R>::row(x, i)));
+                V value = set1(read_f32(Rows<R>::row(x, i)));
                 OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = fma(even[h], value, sums[i][h]);
             }
             OCTAVO_UNROLL for (int i = 0; i < R; i++) {
-                vf value = bcast(read_f32(Rows<R>::row(x, i) + 4));
+                V value = set1(read_f32(Rows<R>::row(x, i) + 4));
                 OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = fma(odd[h], value, sums[i][h]);
             }
             Rows<R>::advance(x, 8);
         }
         if (k < task.cols) {
-            vf even[H], odd[H];
-            OCTAVO_UNROLL for (int h = 0; h < H; h++) load_pairs(p + 64 * h, even[h], odd[h]);
+            V even[H];
+            OCTAVO_UNROLL for (int h = 0; h < H; h++) even[h] = load_even_bf16(p + 64 * h);
             OCTAVO_UNROLL for (int i = 0; i < R; i++) {
-                vf value = bcast(read_f32(Rows<R>::row(x, i)));
+                V value = set1(read_f32(Rows<R>::row(x, i)));
                 OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = fma(even[h], value, sums[i][h]);
             }
         }
@@ -276,8 +269,8 @@ void bf16_tile(const LinearTask& task, const char* w, int64_t block, int64_t row
 template <Source S, int R>
 void int_tile(const LinearTask& task, const char* w, int64_t block, int64_t row, Ahead ahead) {
     run_halves<R>(task, block, row, [&](int h0, float* out) __attribute__((always_inline)) {
-        vf sums[R][H];
-        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = zero();
+        V sums[R][H];
+        OCTAVO_UNROLL for (int i = 0; i < R; i++) OCTAVO_UNROLL for (int h = 0; h < H; h++) sums[i][h] = set1(0.0f);
         auto x = Rows<R>::make(task.x + row * task.x_stride, task.x_stride);
         auto scales = Rows<R>::make(task.x + row * task.x_stride + task.groups * GROUP, task.x_stride);
         const char* record = w;
@@ -312,7 +305,7 @@ void int_tile(const LinearTask& task, const char* w, int64_t block, int64_t row,
                     }
                 }
             }
-            vf scale[H], minimum[H];
+            V scale[H], minimum[H];
             OCTAVO_UNROLL for (int h = 0; h < H; h++) {
                 scale[h] = load_scale<S>(record, 0, h0 + h);
                 if constexpr (S != FROM_W8) minimum[h] = load_scale<S>(record, 1, h0 + h);
@@ -321,7 +314,7 @@ void int_tile(const LinearTask& task, const char* w, int64_t block, int64_t row,
                 const auto& group = *reinterpret_cast<const GroupScale*>(Rows<R>::row(scales, i));
                 OCTAVO_UNROLL for (int h = 0; h < H; h++) {
                     sums[i][h] = fma(scaled<S>(whole[i][h], group), scale[h], sums[i][h]);
-                    if constexpr (S != FROM_W8) sums[i][h] = fma(minimum[h], bcast(group.sum), sums[i][h]);
+                    if constexpr (S != FROM_W8) sums[i][h] = fma(minimum[h], set1(group.sum), sums[i][h]);
                 }
             }
             record += record_bytes(S);

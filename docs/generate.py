@@ -120,7 +120,7 @@ ROUTES = {
 
 
 def routes() -> str:
-    from octavo.api.middleware import OPEN_PATHS
+    from octavo.api.middleware import OPEN_ROUTES
     from octavo.api.routes import chat, completions, info, tokenise
 
     rows = []
@@ -128,7 +128,7 @@ def routes() -> str:
         for route in module.router.routes:
             path: str = getattr(route, "path")  # noqa: B009  (a Starlette base class without it)
             methods = sorted(getattr(route, "methods") - {"HEAD"})  # noqa: B009
-            guard = "open" if path in OPEN_PATHS else "key"
+            guard = "open" if all((method, path) in OPEN_ROUTES for method in methods) else "key"
             rows.append([f"`{' '.join(methods)} {path}`", guard, ROUTES[path]])
     return (
         "# Routes\n\nWith `--api-key`, every route but the open ones wants `Authorization: Bearer KEY`.\n\n"

@@ -79,7 +79,9 @@ class Pipeline:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", help="a directory written by optimum-cli export openvino")
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()

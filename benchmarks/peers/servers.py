@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -136,7 +137,14 @@ class Running:
 
     def _load(self, name: str, seed: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "benchmarks.serve_load", "--bare", "--cases", name]
-        command += ["--base", f"http://127.0.0.1:{self.port}", "--model", self.side.model, "--seed", str(seed)]
+        command += [
+            "--base",
+            f"http://127.0.0.1:{self.port}",
+            "--model",
+            self.side.model,
+            "--seed",
+            str(seed),
+        ]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
         if not done.stdout.strip():
             raise SystemExit(f"{self.side.label}: the load failed:\n{done.stderr[-2000:]}")
@@ -185,7 +193,9 @@ class Running:
             try:
                 if os.getsid(int(entry.name)) == self._process.pid:
                     text = (entry / "smaps_rollup").read_text()
-                    total_kb += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+                    total_kb += next(
+                        int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")
+                    )
             except (OSError, StopIteration):
                 continue
         return round(total_kb / 1024, 1)
@@ -200,15 +210,11 @@ class Running:
         """SIGTERM, and SIGKILL for what is left of the group."""
         self.resume()
         self._signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            pass
         self._signal(signal.SIGKILL)
         self._process.wait()
 
     def _signal(self, number: int) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass

@@ -50,7 +50,9 @@ INT8_CONFIG: dict[str, Any] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", help="a GGUF file")
     parser.add_argument("out", type=Path, help="directory to make")
     parser.add_argument("--w8a8", action="store_true", help="int8 matrices in the layers")

@@ -18,6 +18,8 @@ VARIABLES = (
     Variable("OCTAVO_CACHE", "Folder of pulled models; default: the user's cache directory."),
     Variable("OCTAVO_API_KEY", "Bearer token of the server and of `octavo chat`; --api-key wins."),
     Variable("OCTAVO_ISA", "Instruction set of the native kernels; --isa wins."),
+    Variable("OCTAVO_COMMAND", "How hints spell the command `octavo`; `./run` sets it."),
+    Variable("OCTAVO_PIP", "How hints spell `pip`; `./run` sets it."),
     Variable("HF_TOKEN", "Token for `octavo pull hf:...` of gated repositories."),
 )
 
@@ -40,6 +42,21 @@ def isa() -> str | None:
 
 def hf_token() -> str | None:
     return os.environ.get("HF_TOKEN") or None
+
+
+def command(words: str = "") -> str:
+    """The command line that runs `octavo WORDS` here, for hints: a checkout has only `./run octavo`."""
+    return f"{os.environ.get('OCTAVO_COMMAND') or 'octavo'} {words}".rstrip()
+
+
+def command_of(prog: str) -> str:
+    """The same for a whole command line that begins with `octavo`."""
+    return command(prog.removeprefix("octavo").lstrip())
+
+
+def pip_install(package: str) -> str:
+    """The command line that installs a package where Octavo runs, for hints."""
+    return f"{os.environ.get('OCTAVO_PIP') or 'pip'} install {package}"
 
 
 def cache_dir() -> Path:

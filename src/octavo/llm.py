@@ -103,6 +103,7 @@ class LLM:
             self._codec,
             template,
             max_model_len=plan.scheduler.max_model_len,
+            model_max_len=plan.scheduler.model_max_len,
             vocab_size=plan.vocab_size,
         )
         self._loop = _Loop()
@@ -148,19 +149,19 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers one conversation, or each of several."""
         from octavo.api.schema.chat import ChatFields
+        from octavo.api.schema.normalise import normalise
 
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         several: Sequence[Any] = [messages] if is_one else messages
         made = []
         for conversation in several:
-            fields = ChatFields.model_validate(
-                {
-                    "messages": list(conversation),
-                    "add_generation_prompt": add_generation_prompt and not continue_final_message,
-                    "continue_final_message": continue_final_message,
-                    "chat_template_kwargs": dict(chat_template_kwargs or {}),
-                }
-            )
+            given = {
+                "messages": list(conversation),
+                "add_generation_prompt": add_generation_prompt and not continue_final_message,
+                "continue_final_message": continue_final_message,
+                "chat_template_kwargs": dict(chat_template_kwargs or {}),
+            }
+            fields, _ = normalise(ChatFields, given, strict=True)
             made.append(self._loop.run(self._prompts.from_chat(fields)))
         return self._run(made, sampling_params, use_tqdm)
 
@@ -243,7 +244,10 @@ class LLM:
         from octavo.api.text.pipeline import ChoicePipeline
 
         self._prompts.truncate(prompt, params.truncate_prompt_tokens, side="left")
-        max_tokens = room(len(prompt.ids), None, params.max_tokens, self.plan.scheduler.max_model_len)
+        limits = self.plan.scheduler
+        max_tokens = room(
+            len(prompt.ids), None, params.max_tokens, limits.max_model_len, limits.model_max_len
+        )
         params = msgspec.structs.replace(params, bad_words_ids=bad_word_ids(self._codec, params.bad_words))
         self._num_requests += 1
         owner = RequestOutput(str(self._num_requests - 1), prompt.text, prompt.ids, [])

@@ -15,7 +15,7 @@ from octavo.api.prompt import RESERVED_KWARGS
 
 KEYS = {"api_keys": ("first-key", "second-key")}
 GUARDED = [
-    ("GET", "/"), ("GET", "/v1/models"), ("POST", "/tokenize"), ("POST", "/detokenize"), ("POST", "/invocations"),
+    ("POST", "/"), ("GET", "/v1/models"), ("POST", "/tokenize"), ("POST", "/detokenize"), ("POST", "/invocations"),
     ("GET", "/metrics"), ("POST", "/abort"), ("POST", "/v1/completions"), ("POST", "//v1/completions"),
     ("POST", "/%2e%2e/v1/completions"), ("POST", "/health/../v1/completions"), ("GET", "/health/"), ("GET", "/HEALTH"),
     ("GET", "/server_info"), ("GET", "/version"), ("GET", "/load"), ("OPTIONS", "/v1/models"), ("GET", "/ping/x"),
@@ -37,6 +37,9 @@ async def test_bb_121_raw_request_lines_do_not_pass_the_guard() -> None:
         lines = [
             "GET http://127.0.0.1/health/../v1/models HTTP/1.1\r\nHost: /health",
             "GET //health/../v1/models HTTP/1.1\r\nHost: x",
+            "GET //v1/models HTTP/1.1\r\nHost: x",
+            "GET /../v1/models HTTP/1.1\r\nHost: x",
+            "GET /./v1/models HTTP/1.1\r\nHost: x",
             "GET /v1/models?/health HTTP/1.1\r\nHost: x/health",
             "GET /v1/models#/health HTTP/1.1\r\nHost: x",
         ]
@@ -53,6 +56,7 @@ async def test_open_routes_and_every_key() -> None:
     async with world(server=KEYS) as w:
         assert (await w.http.get("/health")).status_code == 200
         assert (await w.http.get("/ping")).status_code == 200
+        assert (await w.http.get("/")).headers["content-type"].startswith("text/html")
         for key in KEYS["api_keys"]:
             assert (
                 await w.http.get("/v1/models", headers={"Authorization": f"Bearer {key}"})

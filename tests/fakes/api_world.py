@@ -111,7 +111,9 @@ async def world(
     state = ApiState.build(
         client=client,
         tokenizer=codec,
-        server=ServerPlan(host="127.0.0.1", port=0, served_names=("toy", "alias"), **(server or {})),
+        server=ServerPlan(
+            **{"host": "127.0.0.1", "port": 0, "served_names": ("toy", "alias"), **(server or {})}
+        ),
         engine=engine_plan(codec.vocab_size, strict=strict, policy=policy),
         generation_config=generation_config,
         chat_template=template,
@@ -122,7 +124,7 @@ async def world(
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as http,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http,
     ):
         try:
             yield World(engine, client, state, app, http)

@@ -9,10 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from benchmarks import cases, figures, serve_load
+from benchmarks import cases, draw, figures, run_bench, serve_load
 from benchmarks.cases import Sent
 from benchmarks.figures import Seen
+from benchmarks.peers import servers
 from benchmarks.serve_load import Target
+
+from octavo.cli import main as cli
+from octavo.launch.facts import optimise
+from octavo.models.registry import build_program
+from octavo.program.cost import StepShape, cost_of
+from octavo.weights.load import open_model
 
 
 @dataclass
@@ -44,7 +51,9 @@ class FakeServer:
         writer.write(b"0\r\n\r\n")
         writer.close()
 
-    async def _event(self, writer: asyncio.StreamWriter, time_ms: int, content: dict[str, Any] | None) -> None:
+    async def _event(
+        self, writer: asyncio.StreamWriter, time_ms: int, content: dict[str, Any] | None
+    ) -> None:
         data = b"data: " + (b"[DONE]" if content is None else json.dumps(content).encode()) + b"\n\n"
         self.now_s = time_ms / 1000
         self._read.clear()
@@ -105,3 +114,84 @@ def test_prompts_depend_on_the_seed_alone_and_share_only_what_a_case_means_to() 
     heads = {sent.prompt.partition("\n")[0] for sent in shared.sent + shared.first}
     assert len(heads) == 1
     assert [len(cases.case(name, 0).sent) for name in cases.CASES] == [3, 64, 32, 3, 11, 128]
+
+
+def result(label: str, bits: int, case: str, **figures_of_it: float) -> dict[str, Any]:
+    engine, _, weights = label.partition(" ")
+    return {
+        "label": label,
+        "engine": engine,
+        "weights": weights,
+        "bits": bits,
+        "case": case,
+        **figures_of_it,
+    }
+
+
+def test_ratios_are_of_medians_against_the_best_rival_of_no_more_bits() -> None:
+    found = [result("octavo w8", 8, "c2", out_tok_s=v, limit=200) for v in (100, 90, 500)]
+    found += [result("vllm W8A8", 8, "c2", out_tok_s=50), result("llama.cpp Q4_0", 4, "c2", out_tok_s=40)]
+    found += [result("vllm bf16", 16, "c2", out_tok_s=99)]  # more bits: not compared
+    found += [result("llama.cpp Q8_0", 8, "c2", out_tok_s=900, errors=1)]  # failed: not compared
+    found += [result("octavo w8", 8, "c5", itl_p99_ms=10), result("vllm W8A8", 8, "c5", itl_p99_ms=250)]
+    c2, c5 = run_bench.ratios(found, ["c2", "c5"])
+    assert (c2["ours"], c2["best"], c2["ratio"], c2["of_limit"]) == (100, "vllm W8A8", 2.0, 0.5)
+    assert (c5["best"], c5["ratio"], c5["goal"]) == ("vllm W8A8", 25.0, 20.0)
+    assert "yes" in run_bench.render([c2, c5])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--peers", "vllm"], "--vllm-python"),
+        (["--peers", "sglang"], "sglang"),
+        (["--peers", "vllm", "--vllm-python", "python", "--vllm-models", "bf16=/nowhere"], "/nowhere"),
+    ],
+)
+def test_a_rival_that_is_not_placed_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        run_bench.chosen_sides(run_bench.parser().parse_args(words))
+
+
+def test_bits_follow_from_the_names_of_weights() -> None:
+    for weights, bits in {"Q4_0": 4, "int4": 4, "Q8_0": 8, "W8A8": 8, "bf16": 16, "f32": 16}.items():
+        assert servers.vllm("python", "dir", weights, 2).bits == bits
+
+
+def test_the_cost_of_attention_counts_what_each_query_sees(smollm2_path: str) -> None:
+    source = open_model(smollm2_path)
+    program = optimise(build_program(source.config, block_size=16, kv_dtype="bf16"), 2)
+    shape = StepShape((1, 4), (10, 0), 2)
+    costs = {op.name: cost_of(op, program, source, "file", shape) for op in program.ops}
+    attend, logits = costs["layers.0.attn.attend"], costs["logits"]
+    assert attend.ops == 4 * 9 * 64 * (11 + 1 + 2 + 3 + 4)
+    assert attend.streamed_bytes == (11 + 4) * 2 * 3 * 64 * 2
+    assert (logits.ops, logits.unit) == (2.0 * 2 * 49152 * 576, "int8")
+    down = costs["layers.0.mlp.down"]
+    assert (down.ops, down.streamed_bytes) == (2.0 * 5 * 576 * 1536, 576 // 32 * (1536 // 32) * 640)
+
+
+def test_bench_step_prints_the_anatomy(smollm2_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "step", smollm2_path, "--batch", "2", "--context", "20", "--steps", "1", "--json"]
+    assert cli.main([*words, "--threads", "1"]) == 0
+    anatomy = json.loads(capsys.readouterr().out)
+    groups = {group["name"]: group for group in anatomy["groups"]}
+    assert groups["layers.*.mlp.down"]["count"] == 30
+    assert groups["logits"]["bound_by"] in ("memory", "compute")
+    assert all(group["time_us"] > 0 for group in groups.values())
+    assert cli.main(["bench", "step", smollm2_path, "--executor", "torch"]) == 2
+    assert "native" in capsys.readouterr().err
+    assert cli.main(["bench", "step", smollm2_path, "--batch", "0"]) == 2
+
+
+def test_figures_go_into_the_page_between_their_marks() -> None:
+    page = "text\n<!-- kernels: measured -->\nold\n<!-- kernels: end -->\nmore\n"
+    new = draw.replaced(page, "kernels", "new\n")
+    assert new == page.replace("old", "new")
+    with pytest.raises(ValueError, match="cases"):
+        draw.replaced(page, "cases", "new\n")
+    kernel = {"kernel": "linear M=1", "shape": "s", "format": "w4", "ops": 2e6, "num_bytes": 6e5}
+    kernel |= {"best_us": 20.0, "limit_us": 15.0, "bound_by": "memory"}
+    found = {"machine": {"cpu": "c", "commit": "d"}, "threads": 2, "compute": {"f32": 1e11, "int8": 4e11}}
+    assert "75% of memory, 100 GFLOP/s" in draw.kernel_part(found | {"kernels": [kernel]})
+    assert draw.roofline(found | {"kernels": [kernel]}).count("<title>") == 1

@@ -157,3 +157,23 @@ def test_a_fault_comes_back_as_a_result_and_ends_the_worker() -> None:
         assert "layers.0.attn" in (first.fault or "") and "position 4" in (first.fault or "")
     finally:
         worker.close()
+
+
+def test_any_top_k_fits_the_samplers_numbers() -> None:
+    """2**31 was an OverflowError in the worker: an engine death, and a second one at the next try."""
+    sampling = SamplingSlots(4, VOCAB)
+    for slot, top_k in enumerate((-1, 3, 2**31, 2**63 - 1)):
+        params = SamplingParams(temperature=1.0, top_k=top_k)
+        sampling.add(
+            SlotAdd(
+                slot=slot,
+                request_id="r",
+                token_ids=[1],
+                num_prompt=1,
+                computed=0,
+                blocks=[],
+                params=params,
+                seed=0,
+            )
+        )
+    assert sampling.top_k.tolist() == [0, 3, VOCAB, VOCAB]

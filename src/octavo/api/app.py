@@ -10,10 +10,11 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 import octavo
 from octavo.api import faults
-from octavo.api.middleware import BodyLimit, KeyGuard, RequestIds
+from octavo.api.middleware import BodyLimit, HostGuard, KeyGuard, RequestIds, is_loopback
 from octavo.api.routes import chat, completions, info, tokenise
 from octavo.api.routes.common import ClientGone
 from octavo.api.state import ApiState
@@ -47,9 +48,11 @@ def create_app(state: ApiState) -> FastAPI:
         root_path=state.server.root_path,
     )
     app.state.octavo = state
+    paths: set[str] = set()
     for router in (chat.router, completions.router, tokenise.router, info.router):
         app.include_router(router)
-    faults.install(app)
+        paths |= {route.path for route in router.routes if isinstance(route, Route)}
+    faults.install(app, sorted(path for path in paths if "{" not in path))
     app.add_exception_handler(ClientGone, _client_gone)
     _add_middleware(app, state)
     return app
@@ -60,7 +63,7 @@ async def _client_gone(request: Request, error: Exception) -> Response:
 
 
 def _add_middleware(app: FastAPI, state: ApiState) -> None:
-    """Outermost last: ids, CORS (preflights carry no key), the key, the size of the body."""
+    """Outermost last: ids, the Host, CORS (preflights carry no key), the key, the size of the body."""
     server = state.server
     app.add_middleware(BodyLimit, max_bytes=state.limits.max_body_bytes)
     app.add_middleware(KeyGuard, keys=server.api_keys)
@@ -73,4 +76,6 @@ def _add_middleware(app: FastAPI, state: ApiState) -> None:
             allow_credentials=server.allow_credentials,
             expose_headers=["X-Request-Id", "X-Octavo-Warnings"],
         )
+    if not server.api_keys and not server.uds and is_loopback(server.host):
+        app.add_middleware(HostGuard)
     app.add_middleware(RequestIds, metrics=state.metrics, always_send=server.request_id_headers)

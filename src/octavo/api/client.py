@@ -60,6 +60,7 @@ class _Live:
     tokens: list[int] = field(default_factory=list)
     deltas: deque[TokenDelta] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    is_held: bool = False  # its turn among the choices of a large request is still to come
     is_sent: bool = False  # an engine has it
     is_left: bool = False  # the client is gone; only the record is awaited
     has_prompt_logprobs: bool = False
@@ -127,17 +128,23 @@ class EngineClient:
 
     # ---- requests -------------------------------------------------------------------------------
 
-    async def submit(self, request: EngineRequest) -> AsyncGenerator[TokenDelta, None]:
+    async def submit(
+        self, request: EngineRequest, window: asyncio.Semaphore | None = None
+    ) -> AsyncGenerator[TokenDelta, None]:
         """Deltas of one request; the last has `finish`. Closing the generator aborts what still runs.
 
-        Waits while the engine is down. Raises EngineDead when it will not come back.
+        Waits while the engine is down, and first for a place in `window`: it counts as unfinished
+        from now on, but the engine gets it then. Raises EngineDead when no engine will come back.
         """
         if self._is_closed:
             raise EngineDead("the engine is gone and was not restarted")
         if request.id in self._live:
             raise ValueError(f"internal request id {request.id!r} is in use")
-        live = self._live[request.id] = _Live(request)
+        live = self._live[request.id] = _Live(request, is_held=window is not None)
         try:
+            if window is not None:
+                await window.acquire()
+                live.is_held = False
             self._send_request(live)
             while True:
                 while live.deltas:
@@ -149,6 +156,8 @@ class EngineClient:
                 await live.wake.wait()
         finally:
             self._leave(live)
+            if window is not None and not live.is_held:
+                window.release()
 
     def _send_request(self, live: _Live) -> None:
         if self._endpoint is None:
@@ -233,7 +242,8 @@ class EngineClient:
         self.failed = None
         self._receiving = asyncio.get_running_loop().create_task(self._receive(endpoint))
         for live in list(self._live.values()):
-            self._send_request(live)
+            if not live.is_held:
+                self._send_request(live)
 
     def on_engine_down(self) -> None:
         """The engine process is gone. Streams wait for the next one; a second death ends a request."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
 from octavo.errors import CapacityError, EngineDead, InvalidRequest
 
@@ -20,6 +23,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _OBJECT = re.compile(r"<[\w.]+ object at [^>]*>")
 _PATH = re.compile(r"(?<![\w/:.])(?:/(?:[\w.@+-]+/)+[\w.@+-]+|[A-Za-z]:\\[\w.\\@+-]+)")
 _MAX_MESSAGE = 4_000
+REFUSAL = "octavo.refusal"  # key of the ASGI scope: (param, reason) of a refused request, for the log
 _KINDS = {
     401: "AuthenticationError",
     403: "PermissionDeniedError",
@@ -60,8 +64,20 @@ def error_body(error: Exception) -> tuple[int, dict[str, Any]]:
     return 500, body_of("the server failed at this request; its log says why", kind=kind_of(500), status=500)
 
 
-def error_response(error: Exception) -> JSONResponse:
+def refusal_response(
+    scope: Scope, message: str, *, status: int, headers: dict[str, str] | None = None
+) -> JSONResponse:
+    """A refusal before any route; it is noted for the log."""
+    scope[REFUSAL] = (None, message)
+    return JSONResponse(
+        body_of(message, kind=kind_of(status), status=status), status_code=status, headers=headers
+    )
+
+
+def error_response(error: Exception, scope: Scope) -> JSONResponse:
     status, body = error_body(error)
+    if status != 500:  # faults of the server have log lines of their own
+        scope[REFUSAL] = (body["error"]["param"], body["error"]["message"])
     headers: dict[str, str] = {}
     if isinstance(error, InvalidRequest) and error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
@@ -70,26 +86,32 @@ def error_response(error: Exception) -> JSONResponse:
     return JSONResponse(body, status_code=status, headers=headers)
 
 
-def install(app: FastAPI) -> None:
-    """Every way for a request to fail ends in `error_response`."""
+def _routes_near(asked: str, paths: Sequence[str]) -> str:
+    """The nearest route if one is near, and all of them."""
+    near = difflib.get_close_matches(asked, paths, n=1, cutoff=0.75)
+    return (f"did you mean {near[0]}? " if near else "") + f"routes are {', '.join(paths)}"
+
+
+def install(app: FastAPI, paths: Sequence[str]) -> None:
+    """Every way for a request to fail ends in `error_response`. `paths`: of the routes, for who misses them."""
 
     async def on_error(request: Request, error: Exception) -> JSONResponse:
-        return error_response(error)
+        return error_response(error, request.scope)
 
     async def on_route(request: Request, error: Exception) -> JSONResponse:
         status = getattr(error, "status_code", 500)
         path = request.url.path[:128]
         if status == 404:
-            error = HTTPException(404, f"there is no route {path}; GET /server_info lists what runs")
+            error = HTTPException(404, f"there is no route {path}; {_routes_near(path, paths)}")
         elif status == 405:
             allowed = (getattr(error, "headers", None) or {}).get("Allow", "")
             error = HTTPException(
                 405, f"{path} takes {allowed or 'another method'}", getattr(error, "headers", None)
             )
-        return error_response(error)
+        return error_response(error, request.scope)
 
     async def on_schema(request: Request, error: Exception) -> JSONResponse:
-        return error_response(InvalidRequest(scrub(str(error))))
+        return error_response(InvalidRequest(scrub(str(error))), request.scope)
 
     for kind in (InvalidRequest, CapacityError, EngineDead, Exception):
         app.add_exception_handler(kind, on_error)

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 import msgspec
 
 from octavo.api.prompt import Prompt, room
-from octavo.api.records import RequestLog, Siblings
+from octavo.api.records import RequestLog, Siblings, counted
 from octavo.api.sampling import choice_seeds, eos_ids
 from octavo.api.state import ApiState
 from octavo.api.text.pipeline import ChoiceEvent, ChoicePipeline
 from octavo.errors import InvalidRequest
 from octavo.wire.messages import EngineRequest
 from octavo.wire.sampling import SamplingParams
-
-log = logging.getLogger("octavo.request")
 
 log = logging.getLogger("octavo.request")
 
@@ -73,17 +71,26 @@ class Generation:
         self._salt = salt
         self._priority = priority
         self._arrival = time.monotonic() if arrival is None else arrival
-        lengths = [room(len(p.ids), asked_tokens, default_tokens, state.max_model_len) for p in prompts]
+        limits = state.engine.scheduler
+        lengths = [
+            room(len(p.ids), asked_tokens, default_tokens, limits.max_model_len, limits.model_max_len)
+            for p in prompts
+        ]
         if params.min_tokens > min(lengths):
             raise InvalidRequest(
                 f"min_tokens is {params.min_tokens}; at most {min(lengths)} tokens can follow this prompt",
                 param="min_tokens",
             )
+        self._check_volume()
         self._choices = self._make_choices(lengths)
+        # Not all choices of a large request at once: they would fill the engine's line and its memory.
+        most = state.engine.scheduler.max_num_seqs
+        most += max(1, most // 8)
+        self._window = asyncio.Semaphore(most) if len(self._choices) > most else None
         self._cached = [0] * len(prompts)
         state.metrics.on_request(params.n)
         if state.server.log_requests:
-            log.info("request %s: %d prompt tokens, %s", client_id, self.usage.prompt, params)
+            log.info("request %s comes: %s, %s", client_id, counted(self.usage.prompt, "prompt token"), params)
 
     @property
     def num_choices(self) -> int:
@@ -97,6 +104,30 @@ class Generation:
         """Exact at every moment: what was handed out so far."""
         completion = 0 if self.hides_output else sum(c.pipeline.num_tokens for c in self._choices)
         return Usage(sum(len(p.ids) for p in self.prompts), sum(self._cached), completion)
+
+    def _check_volume(self) -> None:
+        """What every choice carries, and what every prompt token brings back, within bounds of memory."""
+        p, limits, count = self.params, self._state.limits, len(self.prompts) * self.params.n
+        listed = len(p.logit_bias or ()) + len(p.allowed_token_ids or ()) + len(p.stop_token_ids)
+        listed += sum(map(len, p.bad_words_ids))
+        if count > 1 and count * listed > limits.max_listed_ids:
+            raise InvalidRequest(
+                f"{count} choices with {listed:,} ids in logit_bias, allowed_token_ids, stop_token_ids and "
+                f"bad_words are {count * listed:,}; allowed are {limits.max_listed_ids:,}",
+                param="n",
+                fix="ask for fewer choices in one request",
+            )
+        if p.prompt_logprobs is None:
+            return
+        most = self._state.engine.vocab_size if p.prompt_logprobs == -1 else p.prompt_logprobs
+        scores = sum(len(x.ids) for x in self.prompts) * p.n * (1 + most)
+        if len(self.prompts) * p.n > 1 and scores > limits.max_prompt_scores:
+            raise InvalidRequest(
+                f"prompt_logprobs of all prompts would be {scores:,} numbers; allowed are "
+                f"{limits.max_prompt_scores:,}",
+                param="prompt_logprobs",
+                fix="send fewer prompts in one request, or ask for fewer logprobs",
+            )
 
     def _make_choices(self, lengths: list[int]) -> list[_Choice]:
         params, n = self.params, self.params.n
@@ -179,12 +210,10 @@ class Generation:
     async def _events_of(self, choice: _Choice, interval: int) -> AsyncGenerator[ChoiceEvent, None]:
         logs, record, pipeline = self._state.logs, choice.record, choice.pipeline
         logs.open(record)
-        if self._state.server.log_requests:
-            log.info("request %s (%s) comes: %s", record.client_id, record.id, choice.request.params)
         held: ChoiceEvent | None = None
         is_first = True
         try:
-            async with aclosing(self._state.client.submit(choice.request)) as deltas:
+            async with aclosing(self._state.client.submit(choice.request, self._window)) as deltas:
                 async for delta in deltas:
                     event = pipeline.feed(delta)
                     self._note(choice, event, has_tokens=bool(delta.token_ids))

@@ -10,6 +10,8 @@ class Limits:
     max_body_bytes: int = 32 << 20
     max_prompts: int = 1_024
     max_choices: int = 16_384  # prompts x n of one request
+    max_listed_ids: int = 1 << 18  # choices x (logit_bias + allowed_token_ids + stop_token_ids + bad words)
+    max_prompt_scores: int = 1 << 22  # tokens of all prompts x (1 + prompt_logprobs); some 100 bytes each
     max_stop_strings: int = 4
     max_stop_chars: int = 65_536
     max_template_seconds: float = 5.0

@@ -1,29 +1,37 @@
-"""What every request passes before a route: its id, the API key, the size of its body. Pure ASGI, no buffering.
+"""What every request passes before a route: its id, Host, API key, the size of its body. Pure ASGI, no buffering.
 
-The guard denies by default: it looks for the two open routes by exact path and asks everything else,
-known or not, for a key; so no trick with the request line can name a route that it does not guard.
+The guard of keys denies by default: it looks for the few open routes by exact method and path and asks everything
+else, known or not, for a key; so no trick with the request line can name a route that it does not guard.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import logging
 import re
 import uuid
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.api.faults import body_of
+from octavo.api.faults import REFUSAL, refusal_response
 from octavo.api.metrics import Metrics
 from octavo.errors import InvalidRequest
 
-OPEN_PATHS = frozenset({"/health", "/ping"})
+log = logging.getLogger("octavo.request")
+
+# The page is static and holds nothing of the server; what it shows it asks for, with the key that its user types.
+OPEN_ROUTES = frozenset(
+    {("GET", "/"), *((method, path) for path in ("/health", "/ping") for method in ("GET", "HEAD", "POST"))}
+)
 REQUEST_ID = "octavo.request_id"  # keys of the ASGI scope
 API_KEY = "octavo.api_key"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
+_MAX_PLACE = 128  # characters in the log
+_MAX_REASON = 300
 
 
 def clean_id(given: str | None) -> str | None:
@@ -32,7 +40,7 @@ def clean_id(given: str | None) -> str | None:
 
 
 class RequestIds:
-    """Takes X-Request-Id or makes one; sends it back when it was given, or always. Counts responses."""
+    """Takes X-Request-Id or makes one; sends it back when it was given, or always. Counts responses, logs refusals."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, always_send: bool) -> None:
         self._app = app
@@ -61,6 +69,70 @@ class RequestIds:
         finally:
             handler = getattr(scope.get("route"), "path", "other")
             self._metrics.on_http(scope["method"], status, handler)
+            if REFUSAL in scope:
+                _log_refusal(scope, status)
+
+
+def _log_refusal(scope: Scope, status: int) -> None:
+    """One line, bounded: paths and reasons may quote what a client sent."""
+    param, reason = scope[REFUSAL]
+    log.info(
+        "request %s refused: %s %s, status %d, param %s: %s",
+        scope[REQUEST_ID],
+        *(_one_line(part, _MAX_PLACE) for part in (scope["method"], scope["path"])),
+        status,
+        _one_line(param or "-", _MAX_PLACE),
+        _one_line(reason, _MAX_REASON),
+    )
+
+
+def _one_line(text: str, max_chars: int) -> str:
+    text = "".join(c if c.isprintable() else " " for c in text[: max_chars + 1])
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+
+
+class HostGuard:
+    """403 for a Host that names no loopback address: a page of another site whose name was made to point here.
+
+    For servers that only this machine reaches and that want no key: the browser is then the only way in
+    from outside. https://en.wikipedia.org/wiki/DNS_rebinding
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] in ("http", "websocket") else ""
+        if not host or is_loopback(_name_of(host)):  # no browser leaves Host out
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        response = refusal_response(
+            scope,
+            f"the Host header is {host[:128]!r}; this server listens on a loopback address without an API key and "
+            "answers to localhost, 127.0.0.1 and [::1] only: use one of these, or start it with --api-key",
+            status=403,
+        )
+        await response(scope, receive, send)
+
+
+def _name_of(host: str) -> str:
+    """`[::1]:8000` and `localhost:8000` without port and brackets."""
+    name, _, port = host.rpartition(":")
+    host = name if name and (port.isdigit() or not port) and not name.endswith(":") else host
+    return host.removeprefix("[").removesuffix("]")
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name or an address is this machine to itself. Asks no DNS."""
+    if name.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 class KeyGuard:
@@ -82,17 +154,21 @@ class KeyGuard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        body = body_of(
-            "a valid API key is needed: send the header 'Authorization: Bearer KEY'",
-            kind="AuthenticationError",
+        response = refusal_response(
+            scope,
+            "a valid API key is needed: send the header 'Authorization: Bearer KEY' (octavo chat and octavo complete: "
+            "--api-key KEY, or the environment variable OCTAVO_API_KEY)",
             status=401,
+            headers={"WWW-Authenticate": "Bearer"},
         )
-        response = JSONResponse(body, status_code=401, headers={"WWW-Authenticate": "Bearer"})
         await response(scope, receive, send)
 
     @staticmethod
     def _is_open(scope: Scope) -> bool:
-        return scope["type"] == "http" and scope["path"] in OPEN_PATHS
+        if scope["type"] != "http":
+            return False
+        path: str = scope["path"]
+        return (scope["method"], path.removeprefix(scope.get("root_path", ""))) in OPEN_ROUTES
 
     def _key(self, scope: Scope) -> str | None:
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -116,9 +192,7 @@ class BodyLimit:
             return
         said = Headers(scope=scope).get("content-length", "")
         if said.isdigit() and int(said) > self._max_bytes:
-            response = JSONResponse(
-                body_of(self._message(), kind="RequestTooLargeError", status=413), status_code=413
-            )
+            response = refusal_response(scope, self._message(), status=413)
             await response(scope, receive, send)
             return
         seen = 0

@@ -183,6 +183,12 @@ def _for_template(
 def text_parts(message: Message, index: int) -> list[str]:
     """The texts of a message's content. Raises InvalidRequest for a part that is no text."""
     if message.content is None:
+        if message.role != "assistant":  # an assistant's turn may be nothing but tool calls
+            place = f"messages[{index}].content"
+            raise InvalidRequest(
+                f"{place} is missing; a {message.role} message needs it, as text or a list of text parts",
+                param=place,
+            )
         return []
     if isinstance(message.content, str):
         return [message.content]
@@ -213,7 +219,7 @@ def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:
         return call
     try:
         arguments = json.loads(function["arguments"] or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     if not isinstance(arguments, dict):
         return call
@@ -242,14 +248,21 @@ def _cut_at_mark(text: str) -> str:
 
 
 class PromptMaker:
-    """Prompts of one model. `max_model_len` and `vocab_size` are the engine's."""
+    """Prompts of one model. `max_model_len`, `model_max_len` and `vocab_size` are the engine's."""
 
     def __init__(
-        self, codec: TextCodec, template: ChatTemplate, *, max_model_len: int, vocab_size: int
+        self,
+        codec: TextCodec,
+        template: ChatTemplate,
+        *,
+        max_model_len: int,
+        vocab_size: int,
+        model_max_len: int = 0,
     ) -> None:
         self.codec = codec
         self.template = template
         self.max_model_len = max_model_len
+        self.model_max_len = model_max_len
         self.vocab_size = vocab_size
         self._longest_token: int | None = None
 
@@ -262,12 +275,12 @@ class PromptMaker:
         return Prompt(await self._encode(text, add_special_tokens=add_special_tokens), text)
 
     def from_ids(self, ids: Sequence[int], *, param: str = "prompt") -> Prompt:
-        for i in ids:
-            if not 0 <= i < self.vocab_size:
-                raise InvalidRequest(
-                    f"{param} holds the token id {i}; allowed is 0 to {self.vocab_size - 1}, the vocabulary",
-                    param=param,
-                )
+        if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            bad = next(i for i in ids if not 0 <= i < self.vocab_size)
+            raise InvalidRequest(
+                f"{param} holds the token id {bad}; allowed is 0 to {self.vocab_size - 1}, the vocabulary",
+                param=param,
+            )
         return Prompt(list(ids))
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -295,7 +308,7 @@ class PromptMaker:
                 f"the prompt has {len(text)} characters, at least {least} tokens; "
                 f"this model takes {self.max_model_len}",
                 param="prompt",
-                fix="shorten it or raise --max-model-len",
+                fix="shorten it" + _or_raise(self.max_model_len, self.model_max_len),
             )
 
     def truncate(self, prompt: Prompt, keep: int | None, *, side: str) -> None:
@@ -326,10 +339,18 @@ def one_bos(codec: TextCodec, ids: list[int]) -> list[int]:
     return ids
 
 
-def room(num_prompt: int, asked: int | None, default: int | None, max_model_len: int) -> int:
+def _or_raise(max_model_len: int, model_max_len: int) -> str:
+    """The advice to raise the limit, when the model itself takes more."""
+    return f", or raise --max-model-len (up to {model_max_len})" if max_model_len < model_max_len else ""
+
+
+def room(
+    num_prompt: int, asked: int | None, default: int | None, max_model_len: int, model_max_len: int = 0
+) -> int:
     """Tokens that may be generated. Raises InvalidRequest with limit, prompt and what was asked.
 
     `asked` comes from the request and must fit; `default` is the server's and is cut to what is left.
+    `model_max_len` is the model's own maximum (0 = not known), for the advice in the error.
     """
     left = max_model_len - num_prompt
     if num_prompt == 0:
@@ -341,6 +362,6 @@ def room(num_prompt: int, asked: int | None, default: int | None, max_model_len:
         raise InvalidRequest(
             f"the context has {max_model_len} tokens; the prompt has {num_prompt}{wanted}",
             param="max_tokens" if asked is not None and left >= 1 else "prompt",
-            fix="shorten the prompt, ask for fewer tokens, or raise --max-model-len",
+            fix="shorten the prompt or ask for fewer tokens" + _or_raise(max_model_len, model_max_len),
         )
     return asked if asked is not None else left if default is None else min(default, left)

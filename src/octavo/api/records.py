@@ -17,6 +17,11 @@ from octavo.wire.messages import RequestRecord
 log = logging.getLogger("octavo.request")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 prompt token`, `2 prompt tokens`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 @dataclass(slots=True)
 class Siblings:
     """The choices of one prompt: how many are still open, and the longest so far."""
@@ -30,7 +35,7 @@ class RequestLog:
     """A choice of a client's request. Times are `time.monotonic()` seconds; 0 = did not happen."""
 
     id: str  # internal
-    client_id: str
+    client_id: str  # the `id` of the answer, which holds the client's own X-Request-Id when it sent one
     index: int
     num_choices: int  # of the client's request
     num_prompt: int
@@ -66,16 +71,17 @@ class RequestLog:
     def line(self) -> str:
         """One line for the log: who, why, how much, how long."""
         ttft = f"{self.first_token - self.arrival:.3f}" if self.first_token else "-"
+        choice = f" choice {self.index}" if self.num_choices > 1 else ""
         parts = [
-            f"request {self.client_id}" + (f" choice {self.index}" if self.num_choices > 1 else ""),
-            f"({self.id}): {self.reason},",
-            f"{self.num_prompt} prompt tokens ({self.num_cached} cached), {self.num_generated} generated,",
+            f"request {self.client_id}{choice}: {self.reason},",
+            f"{counted(self.num_prompt, 'prompt token')} ({self.num_cached} cached),",
+            f"{self.num_generated} generated,",
             f"first after {ttft} s, all after {self.end - self.arrival:.3f} s",
         ]
         if self.engine is not None and self.engine.scheduled:
             parts.append(f", queued {self.engine.scheduled - self.engine.queued:.3f} s")
             if self.engine.num_preemptions:
-                parts.append(f", preempted {self.engine.num_preemptions} times")
+                parts.append(f", preempted {counted(self.engine.num_preemptions, 'time')}")
         return " ".join(parts).replace(" ,", ",")
 
 

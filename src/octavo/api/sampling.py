@@ -16,7 +16,7 @@ from octavo.api.limits import Limits
 from octavo.api.schema.common import GenerationBody, given_sampling
 from octavo.api.text.codec import TextCodec
 from octavo.errors import InvalidRequest
-from octavo.wire.sampling import MAX_BAD_WORDS, SamplingParams, verify
+from octavo.wire.sampling import GREEDY_BELOW, MAX_BAD_WORDS, SamplingParams, verify
 
 _LEAST_TEMPERATURE = 0.01
 _BIAS_LIMIT = 100.0
@@ -78,9 +78,11 @@ def build_params(
         if values[name] is None:
             values[name] = getattr(defaults, name)
     temperature = values["temperature"]
-    if 1e-5 <= temperature < _LEAST_TEMPERATURE:
+    if GREEDY_BELOW <= temperature < _LEAST_TEMPERATURE:
         values["temperature"] = _LEAST_TEMPERATURE
         notes.append(f"temperature {temperature:g} was raised to {_LEAST_TEMPERATURE}; 0 is greedy")
+    elif 0 < temperature < GREEDY_BELOW:
+        notes.append(f"temperature {temperature:g} was taken as 0, which is greedy")
     _check_sizes(body, limits)
     values["logprobs"] = logprobs
     values["max_tokens"] = max_tokens
@@ -91,9 +93,13 @@ def build_params(
         stop=body.stop,
         stop_token_ids=list(dict.fromkeys(body.stop_token_ids)),
     )
+    if params.allowed_token_ids:
+        params = msgspec.structs.replace(
+            params, allowed_token_ids=list(dict.fromkeys(params.allowed_token_ids))
+        )
+    verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
     if params.is_greedy:
         params = msgspec.structs.replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
-    verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
     if params.bad_words:
         params = msgspec.structs.replace(params, bad_words_ids=bad_word_ids(codec, params.bad_words))
         verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
@@ -111,8 +117,6 @@ def _check_sizes(body: GenerationBody, limits: Limits) -> None:
         raise InvalidRequest(
             f"bad_words has {len(body.bad_words)} entries; allowed are {MAX_BAD_WORDS}", param="bad_words"
         )
-    if not math.isfinite(body.temperature or 0.0):
-        raise InvalidRequest("temperature is not a number; allowed is 0 to 2", param="temperature")
 
 
 def _logit_bias(given: dict[str, float] | None) -> dict[int, float] | None:

@@ -79,7 +79,13 @@ class ApiState:
         return cls(
             client=client,
             codec=tokenizer,
-            prompts=PromptMaker(tokenizer, template, max_model_len=max_len, vocab_size=engine.vocab_size),
+            prompts=PromptMaker(
+                tokenizer,
+                template,
+                max_model_len=max_len,
+                model_max_len=engine.scheduler.model_max_len,
+                vocab_size=engine.vocab_size,
+            ),
             pool=pool,
             server=server,
             engine=engine,

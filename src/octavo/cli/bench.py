@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.cli.client import Server, ServerError
+from octavo import env
+from octavo.cli.client import DEFAULT_URL, Server, ServerError
 from octavo.config.load import Parser
 
 WORDS = (
@@ -33,11 +34,12 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "kind",
+        metavar="serve|step",
         choices=["serve", "step"],
         help="serve: a load over HTTP, with the options below; step: the anatomy of a step "
-        "(`octavo bench step --help`)",
+        f"(`{env.command('bench step --help')}`)",
     )
-    parser.add_argument("--base-url", default="http://127.0.0.1:8000", help="default: %(default)s")
+    parser.add_argument("--base-url", default=DEFAULT_URL, help="default: %(default)s")
     parser.add_argument("--api-key", help="default: OCTAVO_API_KEY")
     parser.add_argument("--model", help="default: the first model that the server names")
     parser.add_argument("--num-prompts", type=int, default=64, help="requests (default: %(default)s)")
@@ -49,7 +51,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     given = parser.parse_args(argv)
-    server = Server(given.base_url.rstrip("/") + "/v1", given.api_key)
+    server = Server(given.base_url, given.api_key)
     model = given.model or server.first_model()
     load = Load(
         server, model, given.random_output_len, prompts(given.num_prompts, given.random_input_len, given.seed)

@@ -43,10 +43,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("model_tag", metavar="MODEL", nargs="?", help="the same as --model")
     parser.add_argument("--batch", type=int, default=16, help="rows in the step (default: %(default)s)")
     parser.add_argument(
-        "--context", type=int, default=512, help="tokens of each row in the cache already (default: %(default)s)"
+        "--context",
+        type=int,
+        default=512,
+        help="tokens of each row in the cache already (default: %(default)s)",
     )
     parser.add_argument(
-        "--new-tokens", type=int, default=1, help="tokens of each row computed: 1 is decode (default: %(default)s)"
+        "--new-tokens",
+        type=int,
+        default=1,
+        help="tokens of each row computed: 1 is decode (default: %(default)s)",
     )
     parser.add_argument("--steps", type=int, default=20, help="steps measured (default: %(default)s)")
     parser.add_argument("--weights", choices=WEIGHTS, help="packed format, over what the other flags choose")
@@ -246,9 +252,7 @@ def measure_limits(costs: Sequence[Cost], isa: str, num_threads: int) -> Limits:
     )
 
 
-def grouped(
-    program: Program, costs: Sequence[Cost], times_s: Sequence[float], limits: Limits
-) -> list[Group]:
+def grouped(program: Program, costs: Sequence[Cost], times_s: Sequence[float], limits: Limits) -> list[Group]:
     """Ops of the same name in every layer, in the program's order."""
     members: dict[str, list[int]] = {}
     for i, op in enumerate(program.ops):
@@ -297,18 +301,15 @@ def report(a: Anatomy) -> str:
     rows.append([*total, f"{100 * limit_us / total_us:.0f}"])
     per_second = a.batch * a.new_tokens / a.step_ms * 1e3
     compute = ", ".join(f"{name} {speed / 1e9:,.0f}" for name, speed in a.limits.compute.items())
-    return "\n".join(
-        [
-            f"{a.model}: weights {a.weights}, {a.isa}, {a.num_threads} threads; {a.batch} rows of "
-            f"{a.new_tokens} new tokens behind {a.context:,}",
-            f"step {a.step_ms:.3f} ms ({per_second:,.0f} tokens/s); sum of its ops {a.ops_ms:.3f} ms with a "
-            "clock between them",
-            f"limits measured now: {a.limits.read / 1e9:.1f} GB/s for what a step streams, "
-            f"{a.limits.cached / 1e9:.0f} GB/s in caches; GFLOP/s: {compute}",
-            "",
-            columns([head, *rows]),
-        ]
+    head_lines = (
+        f"{a.model}: weights {a.weights}, {a.isa}, {a.num_threads} threads; "
+        f"{a.batch} rows of {a.new_tokens} new tokens behind {a.context:,}\n"
+        f"step {a.step_ms:.3f} ms ({per_second:,.0f} tokens/s); "
+        f"sum of its ops {a.ops_ms:.3f} ms with a clock between them\n"
+        f"limits measured now: {a.limits.read / 1e9:.1f} GB/s for what a step streams, "
+        f"{a.limits.cached / 1e9:.0f} GB/s in caches; GFLOP/s: {compute}\n\n"
     )
+    return head_lines + columns([head, *rows])
 
 
 def _row(g: Group, total_us: float) -> list[str]:

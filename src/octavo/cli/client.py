@@ -11,20 +11,23 @@ from urllib.parse import urlsplit
 from octavo import env
 from octavo.errors import UserError
 
+DEFAULT_URL = "http://127.0.0.1:8000/v1"
+
 
 class ServerError(UserError):
     """The server cannot be reached, or refused a request."""
 
 
 class Server:
-    """`url` is the base, with or without /v1. One connection a request."""
+    """`url` is the base; /v1 is added where it is missing. One connection a request."""
 
     def __init__(self, url: str, api_key: str | None = None, timeout_s: float = 600.0) -> None:
         parts = urlsplit(url if "//" in url else "http://" + url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ServerError(f"--url is {url!r}", fix="give one like http://localhost:8000/v1")
+            raise ServerError(f"--url is {url!r}", fix=f"give one like {DEFAULT_URL}")
         self._parts = parts
-        self._prefix = parts.path.rstrip("/")
+        path = parts.path.rstrip("/")
+        self._prefix = path if path.endswith("/v1") else path + "/v1"
         self._key = api_key or env.api_key()
         self._timeout_s = timeout_s
         self.url = url
@@ -69,7 +72,7 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(
                 f"no server answers at {self.url} ({error})",
-                fix="start one with `octavo serve`, or give --url",
+                fix=f"start one with `{env.command('serve')}`, or give its address",
             ) from None
         if reply.status >= 400:
             text = reply.read().decode("utf-8", "replace")

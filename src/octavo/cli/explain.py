@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from octavo.config.asked import ENGINE_TOPICS
 from octavo.config.facts import WeightRow
 from octavo.config.load import Parser, add_options, parse
+from octavo.weights.source import ModelSource
 
 
 def main(argv: list[str]) -> int:
@@ -17,29 +20,36 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("model_tag", metavar="MODEL", nargs="?", help="the same as --model")
     parser.add_argument("--no-program", action="store_true", help="only the tables")
+    parser.add_argument("--all", action="store_true", help="every layer, also those that repeat another one")
     add_options(parser, ENGINE_TOPICS)
     asked, given = parse(parser, argv, ENGINE_TOPICS)
     from octavo.launch.build import build_program
-    from octavo.launch.plan import make_plan
+    from octavo.launch.plan import choices, make_plan
     from octavo.launch.table import render
     from octavo.program.dump import dump
 
     planned = make_plan(asked)
     plan = planned.resolved.engine
-    print(render(plan.table, indent=""))
+    print(render(choices(planned, asked), indent=""))
     print("\nweights: in the file -> packed")
-    print(render(weight_table(planned.model.weight_rows[plan.executor.weights])))
+    print(render(weight_table(planned.model.weight_rows[plan.executor.weights], file_bytes(planned.source))))
     if not given.no_program:
-        print("\n" + dump(build_program(planned.source, plan)))
+        print("\n" + dump(build_program(planned.source, plan), fold=not given.all))
     return 0
 
 
-def weight_table(rows: list[WeightRow]) -> list[list[str]]:
+def file_bytes(source: ModelSource) -> int:
+    return sum(os.path.getsize(file) for file in {info.file for info in source.tensors.values()})
+
+
+def weight_table(rows: list[WeightRow], size: int) -> list[list[str]]:
+    """With a total: the bytes in the file add up to its `size`."""
     head = ["in the file", "tensors", "bytes", "packed as", "bytes", "loss"]
-    return [
-        head,
-        *(
-            [r.file_type, str(r.tensors), f"{r.file_bytes:,}", r.packed, f"{r.packed_bytes:,}", r.loss]
-            for r in rows
-        ),
+    body = [
+        [r.file_type, str(r.tensors or "-"), f"{r.file_bytes:,}", r.packed, f"{r.packed_bytes:,}", r.loss]
+        for r in rows
     ]
+    tensors, in_file = sum(r.tensors for r in rows), sum(r.file_bytes for r in rows)
+    packed = sum(r.packed_bytes for r in rows)
+    rest = ["-", "-", f"{size - in_file:,}", "-", "-", "header, tokenizer, what this model does not use"]
+    return [head, *body, rest, ["= all", str(tensors), f"{size:,}", "", f"{packed:,}", ""]]

@@ -7,7 +7,7 @@ import sys
 import traceback
 from importlib import import_module
 
-from octavo import __version__
+from octavo import __version__, env
 
 COMMANDS = {
     "serve": "serve a model over HTTP (OpenAI's API)",
@@ -31,7 +31,8 @@ REFUSED = {
 def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
-    return f"usage: octavo COMMAND ...\n\n{lines}\n\n`octavo COMMAND --help` shows a command's options."
+    hint = f"`{env.command('COMMAND --help')}` shows a command's options."
+    return f"usage: {env.command('COMMAND ...')}\n\n{lines}\n\n{hint}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,7 +51,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(command: str, argv: list[str]) -> int:
     """Runs a command; an error ends as one line, `octavo: cause: fix`, and a non-zero code."""
-    from octavo import env
     from octavo.errors import ConfigError, OctavoError
 
     try:
@@ -75,7 +75,7 @@ def _unknown(command: str) -> int:
         )
         return 2
     close = difflib.get_close_matches(command, COMMANDS, 1)
-    hint = f"did you mean {close[0]}?" if close else "`octavo --help` lists the commands"
+    hint = f"did you mean {close[0]}?" if close else f"`{env.command('--help')}` lists the commands"
     print(f"octavo: {command!r} is not a command: {hint}", file=sys.stderr)
     return 2
 

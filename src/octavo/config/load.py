@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from octavo import env
 from octavo.config.asked import ENGINE_TOPICS, TOPICS, Asked, options, verify
 from octavo.config.known import refused_flags, why_refused
 from octavo.config.option import Option
@@ -26,26 +27,29 @@ _NUMBER = re.compile(r"([+-]?\d+(?:\.\d+)?)([kmgtKMGT]?)")
 # ---- values -----------------------------------------------------------------------------------------
 
 
-def convert(option: Option, raw: Any, where: str) -> Any:
-    """`raw` as the option's type. Raises ConfigError that says what was given and what is allowed."""
+def convert(option: Option, raw: Any, where: str, *, as_flag: bool = True) -> Any:
+    """`raw` as the option's type. Raises ConfigError that says what was given and what is allowed.
+
+    `as_flag`: the error names the option --x-y, else x_y.
+    """
     if raw is None or (raw in ("", "None", "none", "null") and option.default is None and not option.choices):
         return option.default
     try:
         value = _CONVERTERS[option.kind](option, raw)
     except (ValueError, TypeError):
-        raise _bad_value(option, raw, where) from None
+        raise _bad_value(option, raw, where, as_flag) from None
     if isinstance(value, int | float) and not isinstance(value, bool) and not option.is_in_bounds(value):
-        raise _bad_value(option, raw, where)
+        raise _bad_value(option, raw, where, as_flag)
     return value
 
 
-def _bad_value(option: Option, raw: Any, where: str) -> ConfigError:
+def _bad_value(option: Option, raw: Any, where: str, as_flag: bool) -> ConfigError:
     shown = "(hidden)" if option.doc.secret else repr(raw) if isinstance(raw, str) else raw
     fix = f"allowed is {option.allowed}"
     close = difflib.get_close_matches(str(raw), [str(c) for c in option.choices], 1)
     if close:
         fix += f"; did you mean {close[0]}?"
-    return ConfigError(f"{where}{option.flag} is {shown}", fix=fix)
+    return ConfigError(f"{where}{option.flag if as_flag else option.name} is {shown}", fix=fix)
 
 
 def _to_int(option: Option, raw: Any) -> int:
@@ -126,30 +130,47 @@ _CONVERTERS: dict[str, Callable[[Option, Any], Any]] = {
 # ---- names ------------------------------------------------------------------------------------------
 
 
-def unknown_option(name: str, where: str, topics: tuple[str, ...], *, as_flag: bool = True) -> ConfigError:
-    """The error for an option that does not exist here: a reason, or the nearest one that does."""
+def unknown_option(
+    name: str, where: str, topics: tuple[str, ...], *, as_flag: bool = True, prog: str = "octavo serve"
+) -> ConfigError:
+    """The error for an option that `prog` does not have: a reason, or the nearest one that it does have."""
     flag = name if name.startswith("-") else "--" + name.replace("_", "-")
     shown = flag if as_flag else name
     reason = why_refused(flag)
     if reason is not None:
         return ConfigError(f"{where}{shown} is a flag of vLLM that Octavo refuses", fix=reason)
+    absent = f"{where}{shown} is not an option" + (f" of `{env.command_of(prog)}`" if as_flag else "")
+    if flag == "--version":
+        return ConfigError(absent, fix=f"`{env.command('--version')}` shows the version")
     known = [o.flag for o in options(topics).values()]
+    elsewhere = {spelling: o for o in options().values() for spelling in o.spellings}.get(flag)
+    if elsewhere is not None and elsewhere.topic not in topics:
+        return ConfigError(absent, fix=f"only `{env.command('serve')}` has it")
     close = difflib.get_close_matches(flag, known, 1)
     if close:
         hint = close[0] if as_flag else close[0].removeprefix("--").replace("-", "_")
-        return ConfigError(f"{where}{shown} is not an option", fix=f"did you mean {hint}?")
-    return ConfigError(f"{where}{shown} is not an option", fix="docs/flags.md lists them all")
+        return ConfigError(absent, fix=f"did you mean {hint}?")
+    return ConfigError(absent, fix=f"`{env.command_of(prog)} --help` lists them all")
 
 
-def asked_from(values: Mapping[str, Any], where: str = "", topics: tuple[str, ...] = tuple(TOPICS)) -> Asked:
-    """An `Asked` from {field name: raw value}. Raises ConfigError for unknown names and bad values."""
+def asked_from(
+    values: Mapping[str, Any],
+    where: str | Mapping[str, str] = "",
+    topics: tuple[str, ...] = tuple(TOPICS),
+    *,
+    as_flags: bool = True,
+) -> Asked:
+    """An `Asked` from {field name: raw value}. Raises ConfigError for unknown names and bad values.
+
+    `where` begins every error; as a mapping, those of the fields that it names.
+    """
     known = options(topics)
     chosen: dict[str, dict[str, Any]] = {topic: {} for topic in TOPICS}
     for name, raw in values.items():
-        option = known.get(name)
+        option, place = known.get(name), where if isinstance(where, str) else where.get(name, "")
         if option is None:
-            raise unknown_option(name, where, topics, as_flag=False)
-        chosen[option.topic][option.name] = convert(option, raw, where)
+            raise unknown_option(name, place, topics, as_flag=False)
+        chosen[option.topic][option.name] = convert(option, raw, place, as_flag=as_flags)
     asked = Asked(**{topic: TOPICS[topic](**fields) for topic, fields in chosen.items()})  # type: ignore[arg-type]
     verify(asked)
     return asked
@@ -157,10 +178,10 @@ def asked_from(values: Mapping[str, Any], where: str = "", topics: tuple[str, ..
 
 def from_keywords(model: str | None, keywords: Mapping[str, Any]) -> Asked:
     """For `LLM(model, **keywords)`: the same names as the flags, with underscores."""
-    return asked_from({"model": model, **keywords}, "LLM: ", ENGINE_TOPICS)
+    return asked_from({"model": model, **keywords}, "LLM: ", ENGINE_TOPICS, as_flags=False)
 
 
-def read_yaml(path: str, topics: tuple[str, ...]) -> dict[str, Any]:
+def read_yaml(path: str, topics: tuple[str, ...], prog: str = "octavo serve") -> dict[str, Any]:
     """{field name: raw value} of a --config file: one flat mapping of flag names."""
     import yaml
 
@@ -173,7 +194,7 @@ def read_yaml(path: str, topics: tuple[str, ...]) -> dict[str, Any]:
             f"--config {path} cannot be read ({error.strerror})", fix="check the path"
         ) from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"--config {path} is not YAML ({' '.join(str(error).split())})") from None
+        raise ConfigError(f"--config {path} is not YAML: {_yaml_fault(error)}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -185,11 +206,19 @@ def read_yaml(path: str, topics: tuple[str, ...]) -> dict[str, Any]:
     for key, value in content.items():
         flag = str(key).lstrip("-").replace("_", "-")
         if flag not in by_flag:
-            raise unknown_option("--" + flag, f"{path}: ", topics)
+            raise unknown_option("--" + flag, f"{path}: ", topics, prog=prog)
         if by_flag[flag] in values:
             raise ConfigError(f"{path}: {flag} is given twice", fix="leave one of them out")
         values[by_flag[flag]] = value
     return values
+
+
+def _yaml_fault(error: Exception) -> str:
+    """What is wrong, and where, on one line: PyYAML's own text draws the place over several."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 # ---- command line -----------------------------------------------------------------------------------
@@ -199,7 +228,7 @@ class Parser(argparse.ArgumentParser):
     """argparse whose errors are ConfigErrors: one line, with a fix."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}", fix=f"`{self.prog} --help` shows what is allowed")
+        raise ConfigError(message, fix=f"`{env.command_of(self.prog)} --help` shows what is allowed")
 
 
 class _Given(argparse.Action):
@@ -278,16 +307,17 @@ def parse(parser: Parser, argv: Sequence[str], topics: tuple[str, ...]) -> tuple
     words = normalise(argv)
     for word in words:  # before argparse, which would take -dc for a short form of -dcp
         if word.startswith("-") and word in refused_flags():
-            raise unknown_option(word, "", topics)
+            raise unknown_option(word, "", topics, prog=parser.prog)
     namespace, unknown = parser.parse_known_args(words, argparse.Namespace(given={}))
     for word in unknown:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
-            raise unknown_option(word.partition("=")[0], "", topics)
+            raise unknown_option(word.partition("=")[0], "", topics, prog=parser.prog)
     if unknown:
         raise ConfigError(
-            f"{unknown[0]!r} is one argument too many", fix=f"`{parser.prog} --help` shows the form"
+            f"{unknown[0]!r} is one argument too many",
+            fix=f"`{env.command_of(parser.prog)} --help` shows the form",
         )
-    values = read_yaml(namespace.config, topics) if namespace.config else {}
+    values = read_yaml(namespace.config, topics, parser.prog) if namespace.config else {}
     given: dict[str, Any] = namespace.given
     positional = getattr(namespace, "model_tag", None)
     if positional is not None:
@@ -297,4 +327,5 @@ def parse(parser: Parser, argv: Sequence[str], topics: tuple[str, ...]) -> tuple
                 fix="leave one of them out",
             )
         given["model"] = positional
-    return asked_from(values | given, "", topics), namespace
+    where = {name: f"{namespace.config}: " for name in values if name not in given}
+    return asked_from(values | given, where, topics), namespace

@@ -61,7 +61,7 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Doc(
             "Largest prompt plus answer of one request, in tokens. auto (-1): the largest that fits in memory.",
-            ge=-1,
+            ge=1,
             auto=True,
             unset="the model's context, or the largest that fits when that is less",
         ),
@@ -94,7 +94,7 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
     executor: Annotated[
         Literal["native", "torch"],
-        Doc("What runs the model: native (C++, CPU) or torch (op by op; needs octavo[torch])."),
+        Doc("What runs the model: native (C++, CPU) or torch (op by op; needs the package torch)."),
     ] = "native"
     isa: Annotated[
         Literal["auto", "generic", "avx2", "avx512", "avx512_bf16", "neon"],

@@ -59,6 +59,8 @@ class Option:
 
     def is_in_bounds(self, value: float) -> bool:
         doc = self.doc
+        if doc.auto and value == -1:
+            return True
         return (
             (doc.ge is None or value >= doc.ge)
             and (doc.le is None or value <= doc.le)

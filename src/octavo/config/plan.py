@@ -15,6 +15,7 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    model_max_len: int = 0  # the model's own maximum; 0 = not known
     policy: str = "fcfs"  # "fcfs" | "priority"
     long_prefill_token_threshold: int = 0  # 0 = off
     reserve_full_prompt: bool = True  # admit a request only if its whole prompt fits
@@ -62,6 +63,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     uds: str = ""  # "" = host and port
     api_keys: tuple[str, ...] = ()
     served_names: tuple[str, ...]
+    model: str = ""  # as the operator named it
     chat_template_content_format: str = "auto"
     trust_request_chat_template: bool = False
     default_chat_template_kwargs: dict[str, Any] = {}

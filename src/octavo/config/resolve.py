@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from octavo import env
 from octavo.config.asked import Asked
 from octavo.config.budget import (
     KV_CAP_BYTES,
@@ -105,7 +106,7 @@ def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
             enable_prefix_caching=asked.cache.enable_prefix_caching,
             hash_algo=asked.cache.prefix_caching_hash_algo,
         ),
-        scheduler=_scheduler(asked, max_seqs, max_tokens, max_len),
+        scheduler=_scheduler(asked, model, max_seqs, max_tokens, max_len),
         seed=_seed(asked, machine, table),
         max_logprobs=asked.model.max_logprobs,
         processed_logprobs=asked.model.logprobs_mode == "processed_logprobs",
@@ -131,7 +132,11 @@ def _seed(asked: Asked, machine: MachineFacts, table: _Table) -> int:
 
 
 def _sum_text(numbers: dict[str, int], machine: MachineFacts) -> str:
-    parts = [f"{name} {fmt(numbers[name])}" for name in ("weights", "kv", "arena", "processes", "reserve")]
+    notes = {"kv": " (taken only as it is used)"}
+    parts = [
+        f"{name} {fmt(numbers[name])}{notes.get(name, '')}"
+        for name in ("weights", "kv", "arena", "processes", "reserve")
+    ]
     return f"{' + '.join(parts)}; {fmt(numbers['available'])} to take ({machine.memory_reason})"
 
 
@@ -161,7 +166,9 @@ def _executor(asked: Asked, machine: MachineFacts, table: _Table, weights: str) 
     if name not in machine.executors:
         raise ConfigError(
             f"--executor {name} is not installed; installed: {', '.join(machine.executors) or 'none'}",
-            fix="pip install 'octavo[torch]'" if name == "torch" else "build the native module: ./run setup",
+            fix=env.pip_install("torch==2.13.0")
+            if name == "torch"
+            else "build the native module: ./run setup",
         )
     level = 0 if asked.model.enforce_eager else asked.model.optimization_level
     threads = asked.parallel.threads or machine.cpus
@@ -289,8 +296,6 @@ def _max_len(
             f"--max-model-len is {given:,}; this model takes {model.max_position:,}",
             fix=f"use --max-model-len {model.max_position} or less",
         )
-    if given == 0:
-        raise ConfigError("--max-model-len is 0", fix="give a positive number, or auto")
     fits = largest_len(model, room, block_size, kv_dtype, max_tokens)
     if fits < 1 or (given is not None and given > fits):
         need = blocks_for(model.kv_groups, given if given and given > 0 else 1, block_size, max_tokens)
@@ -354,7 +359,9 @@ def _features(asked: Asked, table: _Table) -> None:
     )
 
 
-def _scheduler(asked: Asked, max_seqs: int, max_tokens: int, max_len: int) -> SchedulerPlan:
+def _scheduler(
+    asked: Asked, model: ModelFacts, max_seqs: int, max_tokens: int, max_len: int
+) -> SchedulerPlan:
     threshold = asked.scheduler.long_prefill_token_threshold
     if threshold > max_len:
         raise ConfigError(
@@ -365,6 +372,7 @@ def _scheduler(asked: Asked, max_seqs: int, max_tokens: int, max_len: int) -> Sc
         max_num_seqs=max_seqs,
         max_num_batched_tokens=max_tokens,
         max_model_len=max_len,
+        model_max_len=model.max_position,
         policy=asked.scheduler.scheduling_policy,
         long_prefill_token_threshold=threshold,
         reserve_full_prompt=asked.scheduler.scheduler_reserve_full_isl,
@@ -382,6 +390,7 @@ def _server(asked: Asked, model: ModelFacts) -> ServerPlan:
         uds=server.uds or "",
         api_keys=server.api_key,
         served_names=asked.model.served_model_name or (model.name,),
+        model=asked.model.model or model.path,
         chat_template_content_format=server.chat_template_content_format,
         trust_request_chat_template=server.trust_request_chat_template,
         default_chat_template_kwargs=server.default_chat_template_kwargs,

@@ -112,9 +112,7 @@ class NativeExecutor:
             raw = self._source.read(name)
             rows, cols = raw.info.shape
             parts.append((raw.info.type, raw.data, rows, cols, raw.row_order))
-        weight = native.pack(
-            parts, wanted, interleave=ref.interleave, num_threads=self.options.num_threads
-        )
+        weight = native.pack(parts, wanted, interleave=ref.interleave, num_threads=self.options.num_threads)
         self._formats[weight.format] += 1
         self._weight_bytes += weight.nbytes
         self._lossy += not weight.lossless

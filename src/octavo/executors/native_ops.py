@@ -71,7 +71,9 @@ def _linear_gated(r: Recorder) -> None:
 
 
 def _logits(r: Recorder) -> None:
-    r.core.logits(r.name, r.inputs[0], r.executor.matrix(r.op.weights[0], is_vocabulary=True), r.attrs["softcap"])
+    r.core.logits(
+        r.name, r.inputs[0], r.executor.matrix(r.op.weights[0], is_vocabulary=True), r.attrs["softcap"]
+    )
 
 
 def _rms_norm(r: Recorder) -> None:

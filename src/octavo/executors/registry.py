@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from octavo import env
 from octavo.errors import ConfigError
 from octavo.executors.base import Executor
 
@@ -30,7 +31,7 @@ def create(name: str) -> Executor:
     try:
         executor: Executor = getattr(import_module(module), attribute)()
     except ModuleNotFoundError as error:
-        fix = "pip install 'octavo[torch]'" if error.name == "torch" else "./run setup builds it"
+        fix = env.pip_install("torch==2.13.0") if error.name == "torch" else "./run setup builds it"
         raise ConfigError(
             f"the {name} executor needs {error.name}, which is not installed", fix=fix
         ) from error

@@ -124,6 +124,13 @@ def weight_rows(program: Program, source: ModelSource, choice: str) -> list[Weig
 
     found: dict[tuple[str, str, str], list[int]] = {}
     seen: set[tuple[str, ...]] = set()
+    matrices = {
+        name
+        for op in program.ops
+        for ref in op.weights
+        if ref.role == "matrix"
+        for name in ref.parts or (ref.name,)
+    }
     for op in program.ops:
         for ref in op.weights:
             names = ref.parts or (ref.name,)
@@ -144,8 +151,17 @@ def weight_rows(program: Program, source: ModelSource, choice: str) -> list[Weig
                     key, size = (info.type, "mapped", "rows are read from the file"), info.nbytes
                 else:
                     key, size = (info.type, "f32", "exact"), 4 * math.prod(info.shape)
+                is_tied = (
+                    ref.role == "embedding" and name in matrices
+                )  # counted in the file once, as the matrix
+                if is_tied:
+                    key = (
+                        info.type,
+                        "mapped",
+                        "the same tensor as the output matrix, rows are read from the file",
+                    )
                 entry = found.setdefault(key, [0, 0, 0])
-                entry[0] += 1
-                entry[1] += info.nbytes
+                entry[0] += not is_tied
+                entry[1] += 0 if is_tied else info.nbytes
                 entry[2] += size
     return [WeightRow(*key, *entry) for key, entry in sorted(found.items(), key=lambda item: -item[1][2])]

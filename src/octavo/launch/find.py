@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 
+from octavo import env
 from octavo.config.model import ModelAsked
 from octavo.errors import ConfigError
 
@@ -20,7 +21,7 @@ def find_model(asked: ModelAsked) -> tuple[str, str]:
         if path is None:
             raise ConfigError(
                 f"no model is named, and the default one ({name}) is not on this machine",
-                fix=f"`octavo pull {name}` fetches it",
+                fix=f"`{env.command(f'pull {name}')}` fetches it",
             )
         return str(path), name
     if os.path.exists(asked.model):
@@ -39,12 +40,13 @@ def find_model(asked: ModelAsked) -> tuple[str, str]:
             return str(path), asked.model
         if asked.model in registry.MODELS:
             raise ConfigError(
-                f"model {asked.model!r} is not on this machine", fix=f"`octavo pull {asked.model}` fetches it"
+                f"model {asked.model!r} is not on this machine",
+                fix=f"`{env.command(f'pull {asked.model}')}` fetches it",
             )
         if asked.model.count("/") == 1:
             raise ConfigError(
                 f"model {asked.model!r} is neither a path nor in the Hugging Face cache",
-                fix=f"`octavo pull hf:{asked.model}` fetches it",
+                fix=f"`{env.command(f'pull hf:{asked.model}')}` fetches it",
             )
     close = difflib.get_close_matches(asked.model, registry.MODELS, 1)
     hint = f"did you mean {close[0]}?" if close else f"or pull one of: {', '.join(sorted(registry.MODELS))}"

@@ -43,6 +43,14 @@ def plan_at(path: str, name: str, asked: Asked) -> Planned:
     return Planned(source, model, machine, resolved)
 
 
+def choices(planned: Planned, asked: Asked) -> list[list[str]]:
+    """The plan's table for a model that is not started: what only a start decides is not made up."""
+    rows = planned.resolved.engine.table
+    if asked.model.seed is not None:
+        return rows
+    return [["seed", "random at start", "--seed sets it"] if row[0] == "seed" else row for row in rows]
+
+
 def tensor_rows(source: ModelSource) -> list[list[str]]:
     """Rows [type, tensors, parameters, bytes] of what the file holds."""
     count: Counter[str] = Counter()

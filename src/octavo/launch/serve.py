@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import ipaddress
 import logging
 import os
-import shutil
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -29,10 +30,12 @@ from octavo.config.server import ServerAsked
 from octavo.errors import ConfigError
 from octavo.launch import logs
 from octavo.launch.find import find_model
-from octavo.launch.spawn import EngineProcess, Spawner
+from octavo.launch.signals import EXIT_CODE, Signals
+from octavo.launch.spawn import STOP_TIMEOUT_S, EngineProcess, Spawner
 from octavo.launch.table import render
 
 if TYPE_CHECKING:
+    from octavo.api.client import EngineClient
     from octavo.api.state import ApiState
     from octavo.launch.plan import Planned
     from octavo.launch.watch import EngineWatch
@@ -49,43 +52,47 @@ def serve(asked: Asked) -> int:
     """Serves until a signal. Returns the exit code; raises OctavoError for a start that fails."""
     started = time.monotonic()
     logs.set_up()
-    listener = listen(asked.server)
+    signals = Signals()
     try:
+        code = _serve(asked, signals, started)
+    except BaseException:
+        signals.clean_up()
+        signals.restore()
+        raise
+    signals.clean_up()
+    print("octavo: stopped", file=sys.stderr, flush=True)
+    signals.ignore()
+    return code
+
+
+def _serve(asked: Asked, signals: Signals, started: float) -> int:
+    listener = listen(asked.server)
+    if asked.server.uds is not None:
+        signals.own_file(asked.server.uds)
+    with contextlib.closing(listener):
         path, name = find_model(asked.model)
         spawner = Spawner()
         child = spawner.start(path)
+        signals.own_engine(child.process.kill)
         try:
-            with _private_folder() as folder:
-                from octavo.launch.plan import plan_at
+            from octavo.launch.plan import plan_at
+            from octavo.wire.sockets import private_dir
 
-                planned = plan_at(path, name, asked)
-                import uvloop
+            folder = private_dir()
+            signals.own_folder(folder)
+            planned = plan_at(path, name, asked)
+            import uvloop
 
-                server = _Server(asked, planned, listener, spawner, child, folder, started)
-                return uvloop.run(server.run())
+            server = _Server(asked, planned, listener, spawner, child, folder, signals, started)
+            return uvloop.run(server.run())
         finally:
             child.kill()
-    finally:
-        listener.close()
-        if asked.server.uds:
-            with contextlib.suppress(OSError):
-                os.unlink(asked.server.uds)
-
-
-@contextlib.contextmanager
-def _private_folder() -> Iterator[str]:
-    from octavo.wire.sockets import private_dir
-
-    folder = private_dir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def listen(server: ServerAsked) -> socket.socket:
     """A bound socket, not yet accepting. Raises ConfigError when the address is taken or not ours."""
     if server.uds is not None:
+        _remove_stale(server.uds)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         address: str | tuple[str, int] = server.uds
     else:
@@ -108,6 +115,27 @@ def listen(server: ServerAsked) -> socket.socket:
     return bound
 
 
+def _remove_stale(path: str) -> None:
+    """Unlinks a socket that a killed server left: one that nobody answers at."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+
+
+def is_local(server: ServerPlan) -> bool:
+    """Whether only this machine can reach the address."""
+    if server.uds or server.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(server.host).is_loopback
+    except ValueError:
+        return False
+
+
 class _Server:
     """One run of the API process. Everything here happens in one event loop."""
 
@@ -119,6 +147,7 @@ class _Server:
         spawner: Spawner,
         child: EngineProcess,
         folder: str,
+        signals: Signals,
         started: float,
     ) -> None:
         self._asked = asked
@@ -128,6 +157,7 @@ class _Server:
         self._spawner = spawner
         self._child = child
         self._folder = folder
+        self._signals = signals
         self._started = started
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
@@ -153,7 +183,9 @@ class _Server:
             folder=self._folder,
             heartbeat_path=path,
         )
-        self._catch_signals(watch)
+        self._signals.own_engine(lambda: watch.child.process.kill())
+        loop = asyncio.get_running_loop()
+        self._signals.tell(lambda: loop.call_soon_threadsafe(self._stop, client))
         starting = asyncio.create_task(watch.start())
         stopped = asyncio.create_task(self._stopping.wait())
         self._tasks += [starting, stopped]
@@ -162,14 +194,18 @@ class _Server:
             state = await asyncio.to_thread(self._build_state, client)
             await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():  # a signal during the start
-                return 0
-            print(render((await starting).table), file=sys.stderr)
+                return self._code()
+            print(render([*(await starting).table, *self._address_rows()]), file=sys.stderr)
+            if not is_local(self._plan) and not self._plan.api_keys:
+                log.warning(
+                    "anyone who reaches %s may use this server: --api-key KEY guards it", self._where()
+                )
             return await self._serve_http(state, watch, stopped)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await asyncio.to_thread(watch.stop)
+            await asyncio.to_thread(watch.stop, 0.0 if self._signals.is_hurried else STOP_TIMEOUT_S)
 
     def _build_state(self, client: object) -> ApiState:
         """Imports the HTTP side and reads tokenizer and template: beside the engine's own start."""
@@ -236,49 +272,63 @@ class _Server:
         await serving
         if watching.done() and not self._stopping.is_set():
             watching.result()  # raises EngineDead
-        return 0
+        return self._code()
 
     async def _announce(self, http: object) -> None:
         while not getattr(http, "started", False):
             await asyncio.sleep(0.002)
-        if self._plan.uds:
-            where = f"unix socket {self._plan.uds}"
-        else:
-            host, port = self._listener.getsockname()[:2]
-            where = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
         elapsed_s = time.monotonic() - self._started
         names = ", ".join(self._plan.served_names)
-        print(f"octavo: ready: {names} at {where} ({elapsed_s:.2f} s)", file=sys.stderr, flush=True)
+        where, page = self._where(), ""
+        if not self._plan.uds:
+            where, page = f"{where}/v1", f"; a page to try it: {self._where(for_people=True)}/"
+        print(f"octavo: ready: {names} at {where} ({elapsed_s:.2f} s){page}", file=sys.stderr, flush=True)
+
+    def _where(self, *, for_people: bool = False) -> str:
+        """The address that was bound. A browser cannot go to "all interfaces": it gets this machine's."""
+        if self._plan.uds:
+            return f"unix socket {self._plan.uds}"
+        host, port = self._listener.getsockname()[:2]
+        if for_people:
+            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _address_rows(self) -> list[list[str]]:
+        """Who can reach the server, and who is let in: rows for the table."""
+        reach = "only this machine" if is_local(self._plan) else "other machines too"
+        keys = len(self._plan.api_keys)
+        guard = ["api key", "asked for", f"{keys} known; --api-key or OCTAVO_API_KEY"]
+        return [
+            ["address", self._where(), reach],
+            guard if keys else ["api key", "none", "--api-key sets one"],
+        ]
 
     # ---- the end --------------------------------------------------------------------------------
 
-    def _catch_signals(self, watch: EngineWatch) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._stop)
-        loop.add_signal_handler(signal.SIGINT, self._interrupt, watch)
-
-    def _stop(self) -> None:
+    def _stop(self, client: EngineClient) -> None:
+        """The first signal has come; those after it are the handler's own (launch.signals)."""
+        count = client.num_unfinished
+        requests = "1 request" if count == 1 else f"{count} requests"
+        text = f"draining: {requests}"
+        if self._signals.first == signal.SIGINT:
+            text = f"finishing {requests}; Ctrl-C again ends at once" if count else "stopping"
+        print(f"octavo: {text}", file=sys.stderr, flush=True)
         self._stopping.set()
 
-    def _interrupt(self, watch: EngineWatch) -> None:
-        """Ctrl-C drains; once more ends at once."""
-        if not self._stopping.is_set():
-            print("octavo: finishing running requests; Ctrl-C again ends at once", file=sys.stderr)
-            self._stopping.set()
-            return
-        watch.child.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os._exit(130)
+    def _code(self) -> int:
+        return EXIT_CODE if self._signals.is_hurried else 0
 
     async def _drain(self, state: ApiState) -> None:
         """Not ready, no new requests; running ones may end within the time for it."""
         state.drain()
-        deadline = time.monotonic() + self._plan.drain_timeout_s
-        while state.client.num_unfinished and time.monotonic() < deadline and not state.client.is_closed:
+        client, deadline = state.client, time.monotonic() + self._plan.drain_timeout_s
+        while client.num_unfinished and time.monotonic() < deadline and not client.is_closed:
+            if self._signals.is_hurried:
+                break
             await asyncio.sleep(0.02)
-        if cut := state.client.num_unfinished:
-            log.warning("%d requests did not end within %g s", cut, self._plan.drain_timeout_s)
-            state.client.close("the server was shut down before this request had ended")
+        if cut := client.num_unfinished:
+            log.warning("%d running requests are cut off", cut)
+            client.close("the server was shut down before this request had ended")
 
 
 async def log_stats(state: ApiState) -> None:

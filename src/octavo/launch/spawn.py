@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from octavo import env
 from octavo.errors import OctavoError, UserError
 from octavo.launch.build import PHASES
 from octavo.launch.orders import Order, Report, write_line
@@ -92,7 +93,7 @@ class EngineProcess:
     def _advice(self) -> str:
         if self.process.returncode == -signal.SIGKILL:
             return "memory may have run out: try a smaller --max-model-len or --kv-cache-memory-bytes"
-        return "OCTAVO_LOG_LEVEL=debug shows more; `octavo collect-env` says what to report"
+        return f"OCTAVO_LOG_LEVEL=debug shows more; `{env.command('collect-env')}` says what to report"
 
     async def wait_ended(self) -> None:
         """Returns when the process has ended (polled: a child is watched by exactly one task)."""

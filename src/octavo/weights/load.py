@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo import env
 from octavo.errors import WeightError
 from octavo.quant import BLOCKS
 from octavo.weights.gguf import read_gguf
@@ -68,16 +69,25 @@ def open_model(path: str) -> ModelSource:
     if os.path.isdir(path):
         return _open_directory(os.path.abspath(path))
     if not os.path.isfile(path):
-        raise WeightError(
-            f"{path} does not exist", fix="give a directory or a .gguf file, or run octavo pull first"
-        )
+        raise WeightError(f"{path} does not exist", fix="check the path")
     if path.endswith(_PICKLES):
         raise _pickle_refused([path])
     if path.endswith(".safetensors"):
         raise WeightError(
             f"{path} holds tensors but no configuration", fix="give the directory that it lies in"
         )
+    if not path.endswith(".gguf") and not _begins_as_gguf(path):
+        raise WeightError(
+            f"{path} is not a model",
+            fix="give a .gguf file, a directory with config.json and .safetensors files, or a name "
+            f"that `{env.command('pull --list')}` shows",
+        )
     return _open_gguf(os.path.abspath(path))
+
+
+def _begins_as_gguf(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def _pickle_refused(files: list[str]) -> WeightError:

@@ -52,10 +52,12 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
     @property
     def is_greedy(self) -> bool:
-        return self.temperature < 1e-5
+        return self.temperature < GREEDY_BELOW
 
 
+GREEDY_BELOW = 1e-5  # temperature
 MAX_N = 16_384
+REPETITION_RANGE = (1e-3, 1e3)  # beyond it float32 logits leave their range
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_TOKENS = 1_024
 _INT64 = (-(2**63), 2**63 - 1)
@@ -66,8 +68,8 @@ def verify(params: SamplingParams, *, vocab_size: int, max_logprobs: int) -> Non
 
     `max_logprobs` -1 = no bound. A length that depends on the prompt is not checked here.
     """
+    _verify_shape(params)  # first: what follows asks whether the temperature, a sound one, is greedy
     _verify_choices(params)
-    _verify_shape(params)
     _verify_penalties(params)
     _verify_lengths(params)
     _verify_logprobs(params, max_logprobs)
@@ -107,8 +109,9 @@ def _verify_penalties(p: SamplingParams) -> None:
         value = getattr(p, field)
         if not (math.isfinite(value) and -2 <= value <= 2):
             _refuse(field, value, "-2 to 2")
-    if not (math.isfinite(p.repetition_penalty) and p.repetition_penalty > 0):
-        _refuse("repetition_penalty", p.repetition_penalty, "more than 0")
+    least, most = REPETITION_RANGE
+    if not least <= p.repetition_penalty <= most:
+        _refuse("repetition_penalty", p.repetition_penalty, f"{least} to {most}")
 
 
 def _verify_lengths(p: SamplingParams) -> None:

@@ -76,7 +76,7 @@ class SamplingSlots:
         slot, p = add.slot, add.params
         greedy = p.is_greedy
         self.temperature[slot] = 0.0 if greedy else max(p.temperature, 0.01)
-        self.top_k[slot] = 0 if greedy else max(p.top_k, 0)
+        self.top_k[slot] = 0 if greedy else min(max(p.top_k, 0), self.vocab_size)
         self.top_p[slot] = 1.0 if greedy else p.top_p
         self.min_p[slot] = 0.0 if greedy else p.min_p
         self.seed[slot] = np.uint64(add.seed & 0xFFFFFFFFFFFFFFFF)

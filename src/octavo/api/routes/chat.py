@@ -47,7 +47,7 @@ async def chat_completions(request: Request) -> Response:
         state,
         [prompt],
         params,
-        client_id=client_id(request, body),
+        client_id=f"chatcmpl-{client_id(request, body)}",
         asked_tokens=_asked_tokens(body),
         default_tokens=state.defaults.max_new_tokens,
         salt=salt_of(api_key(request), body.cache_salt, shared=state.limits.share_prefix_cache),

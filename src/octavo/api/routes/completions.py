@@ -55,7 +55,7 @@ async def completions(request: Request) -> Response:
         state,
         prompts,
         params,
-        client_id=client_id(request, body),
+        client_id=f"cmpl-{client_id(request, body)}",
         asked_tokens=1 if _hides_output(body) else asked,
         default_tokens=body.max_tokens,
         salt=salt_of(api_key(request), body.cache_salt, shared=state.limits.share_prefix_cache),

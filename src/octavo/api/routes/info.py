@@ -20,12 +20,16 @@ from octavo.api.state import ApiState
 router = APIRouter()
 
 _PAGE = Path(__file__).parents[1] / "page.html"
+_PAGE_HEADERS = {  # the page takes an API key: nothing foreign may run in it, get it, or frame it
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
 _SETTLE_S = 0.2
 
 
 @router.get("/")
 async def page() -> Response:
-    return HTMLResponse(_page())
+    return HTMLResponse(_page(), headers=_PAGE_HEADERS)
 
 
 @lru_cache
@@ -52,7 +56,7 @@ def _card(state: ApiState, name: str) -> dict[str, Any]:
         "object": "model",
         "created": state.created,
         "owned_by": "octavo",
-        "root": state.server.served_names[0],
+        "root": state.server.model or state.engine.model,
         "parent": None,
         "max_model_len": state.max_model_len,
         "sampling_defaults": msgspec.to_builtins(state.defaults),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -52,7 +54,8 @@ async def detokenise(request: Request) -> Response:
     body, warnings = normalise(Detokenise, await read_json(request), strict=state.strict)
     state.served_name(body.model)
     ids = state.prompts.from_ids(body.tokens, param="tokens").ids
-    answer: dict[str, object] = {"prompt": state.codec.decode(ids, skip_special_tokens=False)}
+    text = await asyncio.to_thread(state.codec.decode, ids, skip_special_tokens=False)
+    answer: dict[str, object] = {"prompt": text}
     if warnings:
         answer["warnings"] = warnings
     return json_response(answer, warnings=warnings)

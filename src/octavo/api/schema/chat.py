@@ -6,22 +6,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
-from octavo.api.schema.common import GenerationBody
+from octavo.api.schema.common import FIRST_ERROR, GenerationBody, at_most
+
+MAX_MESSAGES = 16_384  # and parts of one
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class Message(BaseModel):
-    """One turn. Other keys are kept: templates may read them. Content may be absent beside tool calls."""
+    """One turn. Other keys are kept: templates may read them. An assistant's content may be absent."""
 
     model_config = ConfigDict(extra="allow")
 
-    role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: str | list[Any] | None = None
+    role: str
+    content: Annotated[str | list[Any] | None, at_most(MAX_MESSAGES)] = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[dict[str, Any]], FIRST_ERROR] | None = None
     reasoning: str | None = Field(
         default=None, validation_alias=AliasChoices("reasoning", "reasoning_content")
     )
+
+    @field_validator("role")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in ROLES:
+            raise ValueError(f"{value[:32]!r} is not a role; allowed are {', '.join(ROLES)}")
+        return value
 
     @field_validator("content", mode="before")
     @classmethod
@@ -32,13 +42,13 @@ class Message(BaseModel):
 class ChatFields(BaseModel):
     """What decides the prompt of a chat; /tokenize takes the same."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], FIRST_ERROR, Field(min_length=1), at_most(MAX_MESSAGES)]
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], FIRST_ERROR] | None = None
     reasoning_effort: str | None = None
 
 

@@ -8,18 +8,52 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 
 from octavo.wire.sampling import SamplingParams
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
+class _FirstError(FailFast):
+    """pydantic's FailFast, hashable, so that it may stand in a union."""
+
+    __hash__ = object.__hash__
+
+
+#: For every list in a body: without it pydantic keeps an error for each of a million bad entries, and
+#: one body of 8 MB holds the event loop for a minute and takes gigabytes.
+FIRST_ERROR = _FirstError()
+
+
+def at_most(count: int) -> BeforeValidator:
+    """Refuses a longer list or object before its entries are looked at."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > count:
+            raise ValueError(f"has {len(value):,} entries; allowed are {count:,}")
+        return value
+
+    return BeforeValidator(check)
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-StopList = Annotated[list[str], BeforeValidator(_as_list)]
+def _numbers(value: Any) -> Any:
+    """Objects have no FailFast: the first value that is no number is refused here."""
+    if isinstance(value, dict):
+        for key, number in value.items():
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise ValueError(f"the value of {str(key)[:32]!r} is no number")
+    return value
+
+
+Ids = Annotated[list[int], FIRST_ERROR]
+Strings = Annotated[list[str], FIRST_ERROR]
+StopList = Annotated[Strings, BeforeValidator(_as_list)]
+MAX_BIASES = 1 << 18
 
 
 class StreamOptions(BaseModel):
@@ -45,11 +79,11 @@ class GenerationBody(BaseModel):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: Int64 | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] = Field(default_factory=list)
+    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(_numbers), at_most(MAX_BIASES)] = None
+    allowed_token_ids: Ids | None = None
+    bad_words: Strings = Field(default_factory=list)
     stop: StopList = Field(default_factory=list)
-    stop_token_ids: list[int] = Field(default_factory=list)
+    stop_token_ids: Ids = Field(default_factory=list)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = 0
@@ -58,8 +92,8 @@ class GenerationBody(BaseModel):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] = "left"
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    stream_interval: Annotated[int, Field(ge=1)] | None = None
+    stream_options: Annotated[StreamOptions | None, at_most(16)] = None
+    stream_interval: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     priority: Int64 = 0
     cache_salt: str | None = None
     request_id: str | None = None

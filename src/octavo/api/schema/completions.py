@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from octavo.api.schema.common import GenerationBody
+from octavo.api.schema.common import FIRST_ERROR, GenerationBody, Ids, Strings
 
-Prompt = str | list[int] | list[str] | list[list[int]]
+Prompt = str | Ids | Strings | Annotated[list[Ids], FIRST_ERROR]
 
 
 class CompletionBody(GenerationBody):

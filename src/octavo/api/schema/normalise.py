@@ -34,7 +34,7 @@ def normalise(model: type[Model], body: dict[str, Any], *, strict: bool) -> tupl
     """(checked body, warnings). With `strict` a warning is an error."""
     body = {name: value for name, value in body.items() if value is not None}
     _refuse(model, body)
-    warnings = _warnings(model, body)
+    warnings = _warnings(model, body, " and was ignored" if not strict else "")
     if warnings and strict:
         raise InvalidRequest(
             "; ".join(warnings), param=_first_odd(model, body), fix="leave it out (--strict)"
@@ -51,7 +51,7 @@ def _refuse(model: type[BaseModel], body: dict[str, Any]) -> None:
             raise InvalidRequest(f"{name} is not supported: {REFUSED[name][1]}", param=name)
 
 
-def _warnings(model: type[BaseModel], body: dict[str, Any]) -> list[str]:
+def _warnings(model: type[BaseModel], body: dict[str, Any], fate: str) -> list[str]:
     found = []
     for name, value in body.items():
         if name in model.model_fields or name in REFUSED:
@@ -60,8 +60,10 @@ def _warnings(model: type[BaseModel], body: dict[str, Any]) -> list[str]:
             if is_worth_a_warning(name, value):
                 found.append(f"field {name!r} has no effect: {INERT[name]}")
         else:
-            found.append(f"unknown field {name[:_MAX_NAME]!r} was ignored")
-    return found[:_MAX_REPORTED]
+            found.append(f"field {name[:_MAX_NAME]!r} is not known{fate}")
+        if len(found) == _MAX_REPORTED:
+            break
+    return found
 
 
 def _first_odd(model: type[BaseModel], body: dict[str, Any]) -> str | None:

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from octavo.api.schema.chat import ChatFields
+from octavo.api.schema.common import FIRST_ERROR, at_most
 
 
 class TokeniseText(BaseModel):
@@ -29,4 +30,4 @@ class Detokenise(BaseModel):
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, le=2**63 - 1)]]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, le=2**63 - 1)]], FIRST_ERROR, at_most(1 << 20)]
