@@ -120,7 +120,7 @@ async def test_a_refused_request_leaves_one_line(caplog: pytest.LogCaptureFixtur
     async with world() as w:
         await w.post("/v1/completions", {"prompt": secret, "top_p": 7}, **{"X-Request-Id": "mine"})
         await w.chat(model="x" * 5000)
-        await w.http.get("/nope\n123")
+        await w.http.get("/nope%0A123")
         await w.http.get("/v1/completions")
         await w.post("/v1/completions", {"prompt": secret, "bad\nname": [{}] * 20, "top_k": "a\nb"})
     found = lines(caplog)
