@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
 import pytest
-from tests.fakes.api_world import USER, world
+from tests.fakes.api_world import USER, on_socket, world
 
 from octavo.api.limits import Limits
+from octavo.launch.http import BoundedHttp
 
 MANY = 200_000  # bad entries; an error for each would take seconds
 
@@ -123,3 +125,61 @@ async def test_choices_that_wait_for_their_turn_survive_a_crash() -> None:
         answer = await large
         assert answer.status_code == 200
         assert len(answer.json()["choices"]) == 40
+
+
+async def _sent(port: int, *parts: bytes) -> bytes:
+    """What the server says to raw bytes; empty when it hangs up without a word."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        return await asyncio.wait_for(reader.read(200), 10)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_headers_and_trailers_end_or_the_connection_does() -> None:
+    async with world() as w, on_socket(w.app, http=BoundedHttp) as url:
+        port = int(url.rsplit(":", 1)[1])
+        post = b"POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        endless = [b"a" * 20_000] * 20
+        for head in (
+            b"GET /",
+            b"GET / HTTP/1.1\r\nX: ",
+            post + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+        ):
+            answer = await _sent(port, head, *endless)
+            assert b" 200 " not in answer.split(b"\r\n")[0]
+        lines = [b"X-%d: a\r\n" % i * 200 for i in range(400)]
+        assert b" 200 " not in await _sent(port, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n", *lines)
+        fine = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX: " + b"a" * 40_000 + b"\r\n\r\n"
+        assert b" 200 " in await _sent(port, fine)
+        body = b'{"prompt": "' + b"x" * 300_000 + b'"}'
+        large = post + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        assert (await _sent(port, large)).startswith(b"HTTP/1.1 ")
+
+
+async def test_a_client_that_leaves_in_its_body_is_no_fault_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with world() as w, on_socket(w.app) as url:
+        port = int(url.rsplit(":", 1)[1])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = b"POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head += b"Content-Length: 99\r\n\r\n{"
+        writer.write(head)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.close()
+        await writer.wait_closed()
+        series = 'http_requests_total{handler="/tokenize",method="POST",status="%s"}'
+        while series % "4xx" not in (metrics := await w.metrics()):
+            assert series % "5xx" not in metrics
+            await asyncio.sleep(0.005)
+        assert "unexpected error" not in caplog.text

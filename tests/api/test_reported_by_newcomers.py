@@ -128,7 +128,13 @@ async def test_a_refused_request_leaves_one_line(caplog: pytest.LogCaptureFixtur
         "request mine refused: POST /v1/completions, status 400, param top_p: "
         "top_p is 7; allowed is more than 0 and at most 1"
     ).replace(" 7;", " 7.0;")
-    assert [re.search(r"status (\d+)", line).group(1) for line in found] == ["400", "404", "404", "405", "400"]  # type: ignore[union-attr]
+    assert [re.search(r"status (\d+)", line).group(1) for line in found] == [
+        "400",
+        "404",
+        "404",
+        "405",
+        "400",
+    ]  # type: ignore[union-attr]
     assert all(len(line) < 700 and line.isprintable() for line in found)
     assert not any(secret in line for line in found)
     caplog.clear()
@@ -157,7 +163,9 @@ async def test_once_is_one_time(caplog: pytest.LogCaptureFixture) -> None:
 
     record = RequestLog("a", "cmpl-b", 1, 2, 3, 4, 0.0, Siblings(1))
     record.engine = RequestRecord(queued=1.0, scheduled=2.0, num_preemptions=1)
-    assert record.line().startswith("request cmpl-b choice 1: abort, 3 prompt tokens (0 cached), 0 generated,")
+    assert record.line().startswith(
+        "request cmpl-b choice 1: abort, 3 prompt tokens (0 cached), 0 generated,"
+    )
     assert record.line().endswith(", preempted 1 time")
 
 
@@ -173,7 +181,16 @@ async def test_hosts_of_this_machine_are_served(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.test", "evil.test:8000", "localhost.evil.test", "127.0.0.1.evil.test", "10.0.0.1", "[::2]:1", "x@::1"]
+    "host",
+    [
+        "evil.test",
+        "evil.test:8000",
+        "localhost.evil.test",
+        "127.0.0.1.evil.test",
+        "10.0.0.1",
+        "[::2]:1",
+        "x@::1",
+    ],
 )
 async def test_foreign_hosts_are_refused_without_a_key(host: str) -> None:
     async with world() as w:
@@ -193,6 +210,12 @@ async def test_any_host_is_served_with_a_key_or_on_the_network(server: dict[str,
         assert (await w.http.get("/v1/models", headers=headers)).status_code == 200
 
 
+async def test_open_routes_are_open_below_a_root_path() -> None:
+    async with world(server={**KEYS, "root_path": "/llm"}) as w:
+        for path, status in (("/llm/health", 200), ("/llm/", 200), ("/llm/version", 401), ("/llm", 401)):
+            assert (await w.http.get(path)).status_code == status, path
+
+
 # ---- the page -----------------------------------------------------------------------------------
 
 
@@ -204,9 +227,22 @@ async def test_the_page_is_open_static_and_whole() -> None:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     page = answer.text
     assert "first-key" not in page
-    for needed in ("sessionStorage", "Authorization", 'rel="icon" href="data:', '<label class="unseen" for="text">'):
+    for needed in (
+        "sessionStorage",
+        "Authorization",
+        'rel="icon" href="data:',
+        '<label class="unseen" for="text">',
+    ):
         assert needed in page
-    for banned in ("innerHTML", "insertAdjacentHTML", "document.write", "localStorage", "eval(", "http://", "src="):
+    for banned in (
+        "innerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "localStorage",
+        "eval(",
+        "http://",
+        "src=",
+    ):
         assert banned not in page
 
 

@@ -140,11 +140,13 @@ class _Quiet(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def on_socket(app: FastAPI) -> AsyncIterator[str]:
+async def on_socket(app: FastAPI, *, http: Any = "auto") -> AsyncIterator[str]:
     """Serves the app on a free port of this event loop; gives its base URL."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app, http=http, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=2
+    )
     server = _Quiet(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 
 import pytest
-from tests.multi.launched import START_TIMEOUT_S, Launched, Stream, launched, run_to_end
+from tests.multi.launched import START_TIMEOUT_S, Launched, Stream, command, environment, launched, run_to_end
 
 PROMPT = "The three primary colours are"
 
@@ -133,6 +136,71 @@ def test_a_second_interrupt_ends_at_once(smollm2_path: str) -> None:
         server.wait_for_line("Ctrl-C again")
         assert server.end(signal.SIGINT) == 130
         assert server.engine_pids() == []
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,) * 3, (signal.SIGINT, signal.SIGTERM)])
+def test_signals_in_a_row_end_an_idle_server_once(smollm2_path: str, signals: tuple[int, ...]) -> None:
+    with launched(smollm2_path) as server:
+        for number in signals:
+            server.process.send_signal(number)
+            time.sleep(0.01)
+        assert server.wait() == 0
+        assert server.lines[-1] == "octavo: stopped"
+        assert "finishing" not in server.log
+        assert server.engine_pids() == []
+
+
+def test_sigterm_again_does_not_cut_the_drain(smollm2_path: str) -> None:
+    with launched(smollm2_path) as server:
+        stream = Stream(server, prompt=PROMPT, max_tokens=200, temperature=0, ignore_eos=True)
+        assert stream.has_begun.wait(START_TIMEOUT_S)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_line("draining: 1 request")
+        assert server.end(signal.SIGTERM) == 0
+        stream.join(START_TIMEOUT_S)
+        assert stream.is_done
+        assert stream.finish == "length"
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT,) * 3])
+def test_ending_at_once_leaves_nothing(
+    smollm2_path: str, signals: tuple[int, ...], tmp_path: os.PathLike[str]
+) -> None:
+    path = os.path.join(tmp_path, "octavo.sock")
+    temporary = tempfile.mkdtemp()
+    process = subprocess.Popen(
+        command("serve", smollm2_path, "--max-model-len", "8192", "--threads", "1", "--uds", path),
+        stderr=subprocess.PIPE, text=True, env=environment(TMPDIR=temporary),
+    )  # fmt: skip
+    server = Launched(process, 0)
+    try:
+        server.wait_for_line("octavo: ready:")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            body = b'{"prompt": "One, two,", "max_tokens": 8000, "stream": true, "ignore_eos": true}'
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            answer = b""
+            while b"data:" not in answer:
+                answer += client.recv(65536)
+            for number in signals:
+                process.send_signal(number)
+                time.sleep(0.05)
+            while piece := client.recv(65536):
+                answer += piece
+        assert server.wait() == 130
+        if len(signals) == 2:
+            assert b"shut down before this request had ended" in answer
+        assert not os.path.exists(path)
+        assert os.listdir(temporary) == []
+        assert server.engine_pids() == []
+    finally:
+        if process.poll() is None:
+            process.kill()
+        server.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+        shutil.rmtree(temporary)
 
 
 def test_the_engine_dies_with_its_parent(smollm2_path: str) -> None:

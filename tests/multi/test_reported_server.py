@@ -438,7 +438,7 @@ async def test_bb_094_salts_keep_tenants_apart(calls: Traffic) -> None:
 async def test_bb_096_bb_104_a_full_pool_ends_all_and_counts_no_hits(tight: Traffic) -> None:
     """Eight requests where three fit: all end as they would alone, and recomputing is no cache hit."""
     bodies = [
-        {**GREEDY, "prompt": f"{i} and {i * i} make " * 38, "max_tokens": 64, "logprobs": 1} for i in range(8)
+        {**GREEDY, "prompt": f"{i} and {i * i} make " * 38, "max_tokens": 40, "logprobs": 1} for i in range(8)
     ]
     before = await tight.idle()
     answers = await tight.all([{**b, "cache_salt": "together"} for b in bodies])

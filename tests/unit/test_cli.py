@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,7 +45,11 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["run-batch"], "refuses"),
         (["serve", "--enable-lora"], "LoRA"),
         (["serve", "--prot", "1"], "--port"),
-        (["plan", "--port", "1"], "--port"),
+        (["plan", "--port", "1"], "--port is not an option of `octavo plan`"),
+        (["serve", "--version"], "`octavo --version`"),
+        (["serve", __file__, "--port", "0"], "pull --list"),
+        (["pull"], "octavo: NAME is missing"),
+        (["bench"], "serve|step"),
         (["serve", "nowhere.gguf", "--port", "0"], "nowhere.gguf"),
         (["chat", "--bogus"], "--bogus"),
         (["chat", "--url", "ftp://x", "-q", "hi"], "--url"),
@@ -56,6 +63,7 @@ def test_a_mistake_is_one_line_on_stderr_and_a_code(
     assert shown.out == ""
     assert len(shown.err.strip().splitlines()) == 1
     assert shown.err.startswith("octavo: ")
+    assert not shown.err.startswith("octavo: octavo")
     assert word in shown.err
 
 
@@ -134,6 +142,39 @@ def test_quick_completion(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _Fake.bodies[0] == {
         "model": "mine", "prompt": "once", "max_tokens": 5, "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_the_address_may_lack_v1(url: str, end: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("complete", "--url", url.removesuffix("/v1") + end, "-q", "once") == 0
+    assert capsys.readouterr().out == "Hello\n"
+
+
+@pytest.mark.parametrize(
+    "keys", [["\x03", "\x03"], ["hel\x03", "hi\n", "\x03", "\x04"], ["hel\x03", "lo\x03", "\x03"]]
+)
+def test_ctrl_c_at_the_prompt_clears_the_line(url: str, keys: list[str]) -> None:
+    command = [sys.executable, "-m", "octavo.cli.main", "chat", "--url", url]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+        os.execv(sys.executable, command)
+    shown = ""
+    for key in keys:
+        shown += _read_until(terminal, "> ")
+        os.write(terminal, key.encode())
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert [m["content"] for body in _Fake.bodies for m in body["messages"]] == ["hi"] * ("hi\n" in keys)
+    assert "Ctrl-C again or Ctrl-D ends" in shown
+
+
+def _read_until(terminal: int, word: str) -> str:
+    text = ""
+    while not text.endswith(word):
+        text += os.read(terminal, 1).decode(errors="replace")
+    return text
 
 
 def test_chat_keeps_the_conversation(

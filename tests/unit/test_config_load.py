@@ -225,3 +225,37 @@ def test_any_text_is_a_value_or_a_config_error(text: str) -> None:
             asked_from({name: text})
         except ConfigError as error:
             assert error.fix
+
+
+# ---- errors name the place in its own terms ---------------------------------------------------------
+
+
+def test_no_context_at_all_is_refused_as_the_help_says() -> None:
+    text = refusal("--max-model-len", "0")
+    assert "--max-model-len is '0'" in text
+    assert ">= 1 or auto" in text
+
+
+def test_a_bad_keyword_is_named_as_a_keyword() -> None:
+    with pytest.raises(ConfigError, match=r"LLM: max_model_len is -7"):
+        from_keywords("m", {"max_model_len": -7})
+
+
+def test_a_bad_value_of_a_file_names_the_file(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, "port: abc\n")
+    assert refusal("--config", path).startswith(f"{path}: --port is 'abc'")
+    assert serve("--config", path, "--port", "1").server.port == 1
+    assert refusal("--config", path, "--port", "x").startswith("--port is 'x'")
+
+
+def test_a_broken_file_is_one_line_with_its_place(tmp_path: Path) -> None:
+    text = refusal("--config", yaml_file(tmp_path, "port: [1,\n  foo: bar: x\n"))
+    assert "line 2, column 11" in text
+    assert "^" not in text
+
+
+def test_hints_name_the_command_that_works_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OCTAVO_COMMAND", raising=False)
+    assert "`octavo serve --help`" in refusal("--zzz")
+    monkeypatch.setenv("OCTAVO_COMMAND", "./run octavo")
+    assert "`./run octavo serve --help`" in refusal("--zzz")

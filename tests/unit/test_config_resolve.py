@@ -239,7 +239,7 @@ def test_an_instruction_set_that_the_cpu_lacks_is_refused() -> None:
 
 
 def test_torch_must_be_installed() -> None:
-    with pytest.raises(ConfigError, match=r"octavo\[torch\]"):
+    with pytest.raises(ConfigError, match=r"pip install torch=="):
         resolve(asked(executor="torch"), MODEL, MACHINE)
     plan = resolve(asked(executor="torch"), MODEL, machine(executors=("native", "torch"))).engine
     assert (plan.executor.name, plan.executor.isa) == ("torch", "torch")

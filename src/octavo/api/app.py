@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -53,7 +53,8 @@ def create_app(state: ApiState) -> FastAPI:
         app.include_router(router)
         paths |= {route.path for route in router.routes if isinstance(route, Route)}
     faults.install(app, sorted(path for path in paths if "{" not in path))
-    app.add_exception_handler(ClientGone, _client_gone)
+    for gone in (ClientGone, ClientDisconnect):  # with its answer to come, or its body half sent
+        app.add_exception_handler(gone, _client_gone)
     _add_middleware(app, state)
     return app
 

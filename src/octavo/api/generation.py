@@ -90,7 +90,9 @@ class Generation:
         self._cached = [0] * len(prompts)
         state.metrics.on_request(params.n)
         if state.server.log_requests:
-            log.info("request %s comes: %s, %s", client_id, counted(self.usage.prompt, "prompt token"), params)
+            log.info(
+                "request %s comes: %s, %s", client_id, counted(self.usage.prompt, "prompt token"), params
+            )
 
     @property
     def num_choices(self) -> int:

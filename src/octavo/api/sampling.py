@@ -15,7 +15,7 @@ import msgspec
 from octavo.api.limits import Limits
 from octavo.api.schema.common import GenerationBody, given_sampling
 from octavo.api.text.codec import TextCodec
-from octavo.errors import InvalidRequest
+from octavo.errors import ConfigError, InvalidRequest
 from octavo.wire.sampling import GREEDY_BELOW, MAX_BAD_WORDS, SamplingParams, verify
 
 _LEAST_TEMPERATURE = 0.01
@@ -37,16 +37,37 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, generation_config: Mapping[str, Any]) -> SamplingDefaults:
-        """From a generation_config.json; keys that are no defaults of sampling are left alone."""
+        """From a generation_config.json; keys that are no defaults of sampling are left alone.
+
+        Raises ConfigError for a value that no request could have.
+        """
         found: dict[str, Any] = {}
         for name in cls.__struct_fields__:
             value = generation_config.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                found[name] = int(value) if name in ("top_k", "max_new_tokens") else float(value)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise _bad_default(f"{name} is {value!r}, not a number")
+            found[name] = int(value) if name in ("top_k", "max_new_tokens") else float(value)
         eos = generation_config.get("eos_token_id")
         ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-        found["eos_token_ids"] = tuple(int(i) for i in ids)
-        return cls(**found)
+        for i in ids:
+            if isinstance(i, bool) or not isinstance(i, int) or i < 0:
+                raise _bad_default(f"eos_token_id is {eos!r}, not token ids")
+        most = found.get("max_new_tokens")
+        try:
+            values = {name: found[name] for name in _FROM_DEFAULTS if name in found}
+            verify(SamplingParams(**values, max_tokens=most), vocab_size=1, max_logprobs=0)
+        except InvalidRequest as error:
+            raise _bad_default(str(error)) from None
+        return cls(**found, eos_token_ids=tuple(ids))
+
+
+def _bad_default(problem: str) -> ConfigError:
+    return ConfigError(
+        f"generation config: {problem}",
+        fix="correct it with --override-generation-config, or leave the file out with --generation-config octavo",
+    )
 
 
 _FROM_DEFAULTS = (

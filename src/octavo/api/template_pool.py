@@ -74,6 +74,10 @@ class _Worker:
                 data += part
         return bytes(data)
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def close(self) -> None:
         self._process.kill()
         for stream in (self._process.stdin, self._process.stdout):
@@ -128,8 +132,11 @@ class TemplatePool:
 
     def _take(self) -> _Worker:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.is_alive:
+                    return worker
+                worker.close()  # killed while it had nothing to do: no template's fault
         return _Worker(self._limits.max_template_bytes, self._limits.max_template_seconds)
 
     def _give(self, worker: _Worker) -> None:

@@ -70,7 +70,7 @@ def prompts(hint: str) -> Iterable[str]:
             return
         except KeyboardInterrupt:
             print(file=sys.stderr)
-            if is_warned or not sys.stdin.isatty():
+            if not sys.stdin.isatty() or (is_warned and not _typed()):
                 return
             print("Ctrl-C again or Ctrl-D ends", file=sys.stderr)
             is_warned = True
@@ -78,3 +78,10 @@ def prompts(hint: str) -> Iterable[str]:
         is_warned = False
         if line.strip():
             yield line
+
+
+def _typed() -> str:
+    """What was on the line that Ctrl-C has interrupted."""
+    import readline
+
+    return readline.get_line_buffer()

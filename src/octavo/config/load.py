@@ -195,6 +195,8 @@ def read_yaml(path: str, topics: tuple[str, ...], prog: str = "octavo serve") ->
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {path} is not YAML: {_yaml_fault(error)}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"--config {path} is not YAML: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -231,6 +231,7 @@ class _Server:
         import uvicorn
 
         from octavo.api.app import create_app
+        from octavo.launch.http import BoundedHttp
 
         class Quiet(uvicorn.Server):
             """Leaves signals to launch."""
@@ -243,7 +244,7 @@ class _Server:
         http = Quiet(
             uvicorn.Config(
                 create_app(state),
-                http="httptools",
+                http=BoundedHttp,
                 loop="none",
                 ws="none",
                 log_config=None,

@@ -1,0 +1,65 @@
+"""Of launch, what needs no engine: sockets, signals, rows of the table."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from octavo.config.plan import ServerPlan
+from octavo.config.server import ServerAsked
+from octavo.errors import ConfigError
+from octavo.launch.serve import is_local, listen
+from octavo.launch.signals import Signals
+
+
+def test_a_socket_that_a_killed_server_left_is_taken_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    listen(ServerAsked(uds=path)).close()
+    with listen(ServerAsked(uds=path)) as bound:
+        bound.listen()
+        with pytest.raises(ConfigError, match="another --uds"):
+            listen(ServerAsked(uds=path))
+
+
+def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="cannot listen"):
+        listen(ServerAsked(uds=str(path)))
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+     ("::", False), ("example.org", False)],
+)  # fmt: skip
+def test_who_reaches_an_address(host: str, local: bool) -> None:
+    assert is_local(ServerPlan(host=host, port=1, served_names=("m",))) is local
+
+
+def test_signals_are_told_once_and_clean_up_what_is_still_theirs(tmp_path: Path) -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    signals, told = Signals(), []
+    try:
+        ours, theirs, folder = tmp_path / "ours", tmp_path / "theirs", tmp_path / "folder"
+        folder.mkdir()
+        for path in (ours, theirs):
+            path.touch()
+            signals.own_file(str(path))
+        (tmp_path / "new").touch()
+        (tmp_path / "new").replace(theirs)  # another server has taken the place
+        signals.own_folder(str(folder))
+        signal.raise_signal(signal.SIGTERM)
+        signals.tell(lambda: told.append(signals.first))
+        signal.raise_signal(signal.SIGTERM)
+        signals.clean_up()
+    finally:
+        signals.restore()
+    assert told == [signal.SIGTERM]
+    assert not signals.is_hurried
+    assert [p.name for p in tmp_path.iterdir()] == ["theirs"]
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
