@@ -115,7 +115,7 @@ struct Product {
     int64_t step;              // bytes between lines of K or V that follow each other
     int length;                // head_dim, or groups
     int64_t offset;            // of the columns in a line of V
-    int64_t ahead;             // how far behind each line of this product that one lies which is wanted next; or 0
+    const char* const* next;   // of each group: what is wanted next, in as many bytes as `lines`; or null
     float* y;
     int64_t y_stride;
 };
@@ -125,14 +125,15 @@ template <class D, int M, int N>
 __attribute__((noinline)) void qk_tile(const Product<D>& t) {
     V acc[M][N];
     clear_tile(acc);
-    const char* base[N];
+    const char *base[N], *next[N];
     OCTAVO_UNROLL for (int n = 0; n < N; ++n) base[n] = t.lines[n];
     int64_t at = 0;
-    const int64_t step = t.step, ahead = t.ahead, x_stride = t.x_stride;
+    const int64_t step = t.step, x_stride = t.x_stride;
     const typename D::A *x = t.x, *end = x + t.length;
-    if (ahead) {
+    if (t.next) {
+        OCTAVO_UNROLL for (int n = 0; n < N; ++n) next[n] = t.next[n];
         for (; x < end; x += D::PER, at += step) {
-            OCTAVO_UNROLL for (int n = 0; n < N; ++n) __builtin_prefetch(base[n] + at + ahead, 0, 2);
+            OCTAVO_UNROLL for (int n = 0; n < N; ++n) __builtin_prefetch(next[n] + at, 0, 2);
             tile_step<D>(acc, x, x_stride, base, at);
         }
     } else {
@@ -146,14 +147,15 @@ template <class D, int M, int N>
 __attribute__((noinline)) void pv_tile(const Product<D>& t) {
     V acc[M][N];
     clear_tile(acc);
-    const int64_t step = t.step, ahead = t.ahead, x_stride = t.x_stride;
+    const int64_t step = t.step, x_stride = t.x_stride;
     const typename D::A* x = t.x;
     for (int g = 0; g < t.length; ++g) {
         const char* base[N];
         OCTAVO_UNROLL for (int n = 0; n < N; ++n) base[n] = t.lines[g] + t.offset + n * 64;
+        const char* next = t.next ? t.next[g] + t.offset : nullptr;
         int64_t at = 0;
         for (int j = 0; j < LANES; j += D::PER, x += D::PER, at += step) {
-            if (ahead) OCTAVO_UNROLL for (int n = 0; n < N; ++n) __builtin_prefetch(base[n] + at + ahead, 0, 2);
+            if (next) OCTAVO_UNROLL for (int n = 0; n < N; ++n) __builtin_prefetch(next + n * 64 + at, 0, 2);
             tile_step<D>(acc, x, x_stride, base, at);
         }
     }
@@ -311,27 +313,55 @@ OCTAVO_INLINE void softmax_row(float* s, int n, int first, int last, float cap, 
     *total = sum_lanes(sum);
 }
 
+// Where the keys and values of a unit lie, by groups of 16 positions.
+struct Lines {
+    int first_group, groups;
+    int64_t half;  // bytes of K, or of V, of a head in a block
+    const char *k[SPLIT_GROUPS], *v[SPLIT_GROUPS];
+};
 template <class D>
-void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Unit unit, char* scratch, Result out) {
+OCTAVO_INLINE void find_lines(const Step& step, const Shape& s, const Tile& t, Unit unit, Lines* lines) {
+    const int head_dim = s.head_dim, block_size = step.block_size;
+    split_range(t, unit.split, &lines->first_group, &lines->groups);
+    lines->half = int64_t(block_size) * head_dim * (4 / D::PER);
+    const int32_t* table = step.block_tables + s.group * step.group_stride + t.row * step.table_width;
+    const char* head_base = step.kv + (int64_t(s.index) * s.kv_heads + unit.head) * 2 * lines->half;
+    for (int g = 0; g < lines->groups; ++g) {
+        const int position = (lines->first_group + g) * LANES, slot = position % block_size;
+        const char* block = head_base + table[position / block_size] * step.block_bytes;
+        lines->k[g] = block + int64_t(slot) * 4;
+        lines->v[g] = block + lines->half + int64_t(slot) * head_dim * (4 / D::PER);
+    }
+}
+
+// `next_tile` is the tile that this thread takes up after a unit that ends a line of heads, or null.
+template <class D>
+void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Unit unit, const Tile* next_tile, char* scratch, Result out) {
     using A = typename D::A;
     const int rows = t.queries * s.per_kv, head_dim = s.head_dim, block_size = step.block_size;
-    int first_group, groups;
-    split_range(t, unit.split, &first_group, &groups);
+    Lines lines;
+    find_lines<D>(step, s, t, unit, &lines);
+    const int groups = lines.groups, first_group = lines.first_group;
 
-    // Where the keys and values lie.
-    const int64_t half = int64_t(block_size) * head_dim * (4 / D::PER);
-    const int32_t* table = step.block_tables + s.group * step.group_stride + t.row * step.table_width;
-    const char* k[SPLIT_GROUPS];
-    const char* v[SPLIT_GROUPS];
-    const char* head_base = step.kv + (int64_t(s.index) * s.kv_heads + unit.head) * 2 * half;
-    for (int g = 0; g < groups; ++g) {
-        const int position = (first_group + g) * LANES, slot = position % block_size;
-        const char* block = head_base + table[position / block_size] * step.block_bytes;
-        k[g] = block + int64_t(slot) * 4;
-        v[g] = block + half + int64_t(slot) * head_dim * (4 / D::PER);
+    // Decode waits for memory, so V is fetched while K is read, and while V is read K of the unit to follow.
+    const bool decode = t.queries == 1;
+    const char *next_v[SPLIT_GROUPS], *next_k[SPLIT_GROUPS];
+    const char* const* after_v = nullptr;
+    if (decode) {
+        Lines following;
+        if (unit.head + 1 < s.kv_heads) {
+            for (int g = 0; g < groups; ++g) next_k[g] = lines.v[g] + lines.half;
+            after_v = next_k;
+        } else if (unit.split + 1 < t.first_split + t.splits || next_tile) {
+            const bool same = unit.split + 1 < t.first_split + t.splits;
+            find_lines<D>(step, s, same ? t : *next_tile, {0, same ? unit.split + 1 : next_tile->first_split}, &following);
+            for (int g = 0; g < groups; ++g) next_k[g] = following.v[g < following.groups ? g : following.groups - 1] - lines.half;
+            after_v = next_k;
+        }
+        for (int g = 0; g < groups; ++g) next_v[g] = lines.k[g] + lines.half;
     }
 
-    // Q, scaled and rounded.
+    // Q, scaled, as operands.
     auto* scores = reinterpret_cast<float*>(scratch);
     auto* q = reinterpret_cast<A*>(scores + int64_t(s.rows()) * S_STRIDE);
     const int64_t q_stride = head_dim + LANES;
@@ -341,13 +371,12 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
         for (int d = 0; d < head_dim; d += LANES) D::put(q + r * q_stride + d, load(x + d) * scale);
     }
 
-    const bool decode = t.queries == 1;
     const int chunks = (rows + TALL - 1) / TALL, tallest = (rows + chunks - 1) / chunks;
     for (int g = 0, n; g < groups; g += n) {
         n = tile_width(tallest, groups - g);
         for (int c = 0; c < chunks; ++c) {
             const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
-            tiles_of<D>(n).qk[m - 1]({q + r * q_stride, q_stride, k + g, int64_t(block_size) * 4, head_dim, 0, decode && c == 0 ? half : 0,
+            tiles_of<D>(n).qk[m - 1]({q + r * q_stride, q_stride, lines.k + g, int64_t(block_size) * 4, head_dim, 0, decode && c == 0 ? next_v + g : nullptr,
                                       scores + int64_t(r) * S_STRIDE + g * LANES, S_STRIDE});
         }
     }
@@ -362,12 +391,11 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
 
     const auto* p = reinterpret_cast<const A*>(scores);
     constexpr int64_t p_stride = S_STRIDE * int64_t(sizeof(float) / sizeof(A));
-    const bool more = decode && unit.head + 1 < s.kv_heads;
     for (int d = 0, n; d < head_dim; d += n * LANES) {
         n = tile_width(tallest, (head_dim - d) / LANES);
         for (int c = 0; c < chunks; ++c) {
             const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
-            tiles_of<D>(n).pv[m - 1]({p + r * p_stride, p_stride, v, int64_t(head_dim) * 4, groups, d * 4, more && c == 0 ? half : 0,
+            tiles_of<D>(n).pv[m - 1]({p + r * p_stride, p_stride, lines.v, int64_t(head_dim) * 4, groups, d * 4, c == 0 ? after_v : nullptr,
                                       out.sums + int64_t(r) * head_dim + d, head_dim});
         }
     }
@@ -468,6 +496,9 @@ void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
         if (first_owner < ctx.tid) {  // my first tile: room for splits of heads that others finish
             own = reinterpret_cast<float*>(space->own(ctx.tid, size_t(state_floats + units * s.slot_floats) * 4));
         }
+        Tile following;
+        Walk peek = walk;
+        const Tile* next_tile = t.queries == 1 && ctx.tid == last_owner && peek.next(&following) ? &following : nullptr;
         int64_t at = start, my_first = -1;
         bool mine[ATTEND_MAX_KV_HEADS] = {};  // heads whose first split is mine
         bool unfinished = false;
@@ -483,14 +514,14 @@ void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
             if (my_first < 0) my_first = u;
             if (unit.split == t.first_split) mine[unit.head] = true;
             if (!mine[unit.head]) {
-                run_unit<D>(op, step, s, t, unit, scratch, result_at(s, own + state_floats + (u - my_first) * s.slot_floats));
+                run_unit<D>(op, step, s, t, unit, next_tile, scratch, result_at(s, own + state_floats + (u - my_first) * s.slot_floats));
                 continue;
             }
             const Result state = result_at(s, own + unit.head * s.slot_floats), part = result_at(s, scratch_slot);
             if (unit.split == t.first_split) {
-                run_unit<D>(op, step, s, t, unit, scratch, state);
+                run_unit<D>(op, step, s, t, unit, next_tile, scratch, state);
             } else {
-                run_unit<D>(op, step, s, t, unit, scratch, part);
+                run_unit<D>(op, step, s, t, unit, next_tile, scratch, part);
                 merge(s, t, state, part);
             }
             if (unit.split == t.first_split + t.splits - 1) finish(op, s, t, unit.head, state);

@@ -158,7 +158,11 @@ async def test_headers_and_trailers_end_or_the_connection_does() -> None:
             assert b" 200 " not in answer.split(b"\r\n")[0]
         lines = [b"X-%d: a\r\n" % i * 200 for i in range(400)]
         assert b" 200 " not in await _sent(port, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n", *lines)
-        fine = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX: " + b"a" * 40_000 + b"\r\n\r\n"
+        fine = (
+            b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX: "
+            + b"a" * 40_000
+            + b"\r\n\r\n"
+        )
         assert b" 200 " in await _sent(port, fine)
         body = b'{"prompt": "' + b"x" * 300_000 + b'"}'
         large = post + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body

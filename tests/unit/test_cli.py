@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from octavo.cli import main as cli
+from octavo.cli import talk
 from octavo.cli.client import Server, ServerError
 
 
@@ -151,30 +150,32 @@ def test_the_address_may_lack_v1(url: str, end: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "keys", [["\x03", "\x03"], ["hel\x03", "hi\n", "\x03", "\x04"], ["hel\x03", "lo\x03", "\x03"]]
+    ("lines", "sent"),
+    [
+        (["^C", "^C", "no"], []),
+        (["hel^C", "hi", "^C", "^D"], ["hi"]),
+        (["hel^C", "lo^C", "hi", "^D"], ["hi"]),
+    ],
 )
-def test_ctrl_c_at_the_prompt_clears_the_line(url: str, keys: list[str]) -> None:
-    command = [sys.executable, "-m", "octavo.cli.main", "chat", "--url", url]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-        os.execv(sys.executable, command)
-    shown = ""
-    for key in keys:
-        shown += _read_until(terminal, "> ")
-        os.write(terminal, key.encode())
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert [m["content"] for body in _Fake.bodies for m in body["messages"]] == ["hi"] * ("hi\n" in keys)
-    assert "Ctrl-C again or Ctrl-D ends" in shown
+def test_ctrl_c_at_the_prompt_clears_the_line(
+    lines: list[str], sent: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left, line = iter(lines), ""
 
+    def typed(prompt: str = "") -> str:
+        nonlocal line
+        line = next(left)
+        if line == "^D":
+            raise EOFError
+        if line.endswith("^C"):
+            raise KeyboardInterrupt
+        return line
 
-def _read_until(terminal: int, word: str) -> str:
-    text = ""
-    while not text.endswith(word):
-        text += os.read(terminal, 1).decode(errors="replace")
-    return text
+    monkeypatch.setattr("builtins.input", typed)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(talk, "_typed", lambda: line.removesuffix("^C"))
+    assert list(talk.prompts("hint")) == sent
+    assert "Ctrl-C again or Ctrl-D ends" in capsys.readouterr().err
 
 
 def test_chat_keeps_the_conversation(

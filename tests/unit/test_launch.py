@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
+from octavo.cli.serve import main as serve_command
 from octavo.config.plan import ServerPlan
 from octavo.config.server import ServerAsked
 from octavo.errors import ConfigError
@@ -63,3 +63,26 @@ def test_signals_are_told_once_and_clean_up_what_is_still_theirs(tmp_path: Path)
     assert not signals.is_hurried
     assert [p.name for p in tmp_path.iterdir()] == ["theirs"]
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_the_default_model_is_fetched_only_when_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr("octavo.weights.fetch.fetch", lambda name, folder: fetched.append(name))
+    monkeypatch.setattr("octavo.launch.serve.serve", lambda asked: 0)
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
+    config = tmp_path / "x.yaml"
+    for text, words, count in (
+        ("threads: 1", ["--config", str(config)], 1),
+        ("model: other", ["--config", str(config)], 0),
+        ("", ["--threads", "1", "gemma3-270m"], 0),
+        ("", ["--threads", "1"], 1),
+    ):
+        config.write_text(text)
+        fetched.clear()
+        assert serve_command(["--pull-default", *words]) == 0
+        assert fetched == ["smollm2"] * count
+    fetched.clear()
+    assert serve_command([]) == 0
+    assert fetched == []

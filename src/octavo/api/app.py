@@ -45,7 +45,6 @@ def create_app(state: ApiState) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        root_path=state.server.root_path,
     )
     app.state.octavo = state
     paths: set[str] = set()
