@@ -156,7 +156,9 @@ void run_logits(const Op& o, const Step& step, const Ctx& ctx) {
         if (op.rest) multiply_twice(op, task, ctx);
         else multiply(op, task, ctx);
         ctx.barrier();
-        if (ctx.tid == 0)
+        // Raw logits are asked for by tools and tests, which want to hear of it; in a step the sampler draws
+        // nothing (-1) from a row that is not finite, which ends that one request.
+        if (ctx.tid == 0 && program.logits_out)
             for (int i = 0; i < n; i++)
                 if (op.bad_rows[i]) program.report(o, from + i);
         if (!program.logits_out) {

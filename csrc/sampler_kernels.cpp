@@ -182,11 +182,13 @@ struct Histogram {
     }
     template <bool COUNT>
     void fill() {
-        float range = (row.top - row.bottom) * keep.inv_t * 2 + 1e-6f;  // logits below the least chunk maximum are a tail
+        // The least chunk maximum lies above the middle of a bell: as far again and again covers its lower tail.
+        float range = (row.top - row.bottom) * keep.inv_t * 4 + 1e-6f;
         if (!(range < 32)) range = 32;
         width = float(BUCKETS - 1) / range;
         for (int b = 0; b < 2 * BUCKETS; ++b) amounts[b] = 0;
         alignas(64) float weight[LANES];
+        alignas(64) double wide[LANES];
         alignas(64) int32_t at[LANES];
         for (int64_t i = 0; i < row.n; i += LANES) {
             const V x = load_logits(row.x + i, row.n - i), y = scaled(keep, x);
@@ -194,9 +196,10 @@ struct Histogram {
             if (!mask) continue;
             store(weight, select(mask, COUNT ? set1(1.0f) : expv(y), set1(0.0f)));
             store_int(at, select(mask, index(y), set1(0.0f)));
+            for (int j = 0; j < LANES; ++j) wide[j] = double(weight[j]);
             for (int j = 0; j < LANES; j += 2) {
-                amounts[at[j]] += double(weight[j]);
-                amounts[BUCKETS + at[j + 1]] += double(weight[j + 1]);
+                amounts[at[j]] += wide[j];
+                amounts[BUCKETS + at[j + 1]] += wide[j + 1];
             }
         }
         for (int b = 0; b < BUCKETS; ++b) amounts[b] += amounts[BUCKETS + b];
@@ -387,6 +390,14 @@ Drawn draw_kept(const Row& row, const Keep& keep, double uniform, const Scratch&
     return {id, std::log(total), -1};
 }
 
+// Whether the candidates from `threshold` on may weigh `share`: no more than all that their chunks hold
+// (and a little, for other roundings).
+bool may_reach(const Row& row, float threshold, const double* sums, double share) {
+    double most = 0;
+    for (int64_t c = 0; c < row.chunks; ++c) most += row.maxima[c] >= threshold ? sums[c] : 0;
+    return most * 1.0001 >= share;
+}
+
 Drawn draw(const SamplerIO& io, int64_t r, const Row& row, Keep* keep, const Scratch& s) {
     const float min_p = io.min_p[r], top_p = io.top_p[r];
     const int64_t top_k = io.top_k[r];
@@ -401,17 +412,20 @@ Drawn draw(const SamplerIO& io, int64_t r, const Row& row, Keep* keep, const Scr
     }
     if (top_p >= 1) return draw_kept(row, *keep, uniform, s);
 
-    const double total = sum_weights(row, *keep, nullptr);
+    const double total = sum_weights(row, *keep, s.sums);
     const int64_t best = row.chunks < NUCLEUS_CHUNKS ? row.chunks : NUCLEUS_CHUNKS;
-    const int64_t found = collect(row, chunk_threshold(row, best, s.work), s.list);
+    const float threshold = chunk_threshold(row, best, s.work);
     int64_t count = 0;
-    for (int64_t j = 0; j < found; ++j)
-        if ((s.list[j].value - keep->top) * keep->inv_t >= keep->floor) s.list[count++] = s.list[j];
-    if (list_weight(*keep, s.list, count) >= double(top_p) * total) {
-        sort_candidates(s.list, count);
-        count = nucleus(*keep, s.list, count, total, double(top_p), 0);
-        keep->last = s.list[count - 1];
-        return draw_listed(*keep, s.list, count, uniform);
+    if (may_reach(row, threshold, s.sums, double(top_p) * total)) {
+        const int64_t found = collect(row, threshold, s.list);
+        for (int64_t j = 0; j < found; ++j)
+            if ((s.list[j].value - keep->top) * keep->inv_t >= keep->floor) s.list[count++] = s.list[j];
+        if (list_weight(*keep, s.list, count) >= double(top_p) * total) {
+            sort_candidates(s.list, count);
+            count = nucleus(*keep, s.list, count, total, double(top_p), 0);
+            keep->last = s.list[count - 1];
+            return draw_listed(*keep, s.list, count, uniform);
+        }
     }
     Histogram h = {row, *keep, s.sums, 0};
     h.fill<false>();

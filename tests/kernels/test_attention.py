@@ -16,7 +16,7 @@ from octavo.kernels import _native as native
 
 F32 = npt.NDArray[np.float32]
 Part = tuple[int, int, F32, F32, F32]  # sequence, context, q, k, v
-ISAS: list[str] = native.available_isas()
+ISAS: list[str] = native.kernel_variants()
 
 
 @dataclass(frozen=True)

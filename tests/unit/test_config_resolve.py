@@ -275,3 +275,12 @@ def test_the_seed_is_drawn_at_the_start_unless_given() -> None:
         assert plan.seed == seed
         assert row[1] == str(seed)
         assert reason in row[2]
+
+
+def test_a_threshold_needs_chunked_prefill() -> None:
+    with pytest.raises(ConfigError, match="without chunked prefill a prompt is never cut"):
+        resolve(
+            asked(enable_chunked_prefill=False, long_prefill_token_threshold=5, max_num_batched_tokens=8192),
+            MODEL,
+            MACHINE,
+        )

@@ -121,6 +121,16 @@ def test_set_bits_spans_words() -> None:
     assert row.tolist() == [(1 << 31) | 1, 1, 0, 1]
 
 
+def test_parameters_that_cannot_act_end_their_own_request_only() -> None:
+    run = runner()
+    bad = add(1, [7, 8], logit_bias={3: 1.0})
+    bad.params = SamplingParams(top_k=2**40, temperature=1.0, allowed_token_ids=[10**6])
+    plan = StepPlan(step=1, added=[bad, add(0, [20, 21])], slots=[1, 0], counts=[2, 2], samples=[True, True])
+    assert run.execute(plan).token_ids == [[-1], [(21 + 1) % VOCAB]]
+    again = StepPlan(step=2, removed=[1], added=[add(1, [9])], slots=[1], counts=[1], samples=[True])
+    assert run.execute(again).token_ids == [[9]]
+
+
 def plan_of_engine() -> EnginePlan:
     return EnginePlan(
         model="none",

@@ -1,4 +1,4 @@
-"""`octavo pull NAME`: the only command that downloads a model."""
+"""`octavo pull NAME`: fetches a model; what else does is `serve --pull-default`, for the default one."""
 
 from __future__ import annotations
 

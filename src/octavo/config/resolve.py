@@ -76,6 +76,12 @@ def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
     budget = _budget(model, machine, executor.weights, max_tokens, max_seqs)
     room = _kv_room(asked, model, budget, block_size, kv_dtype)
     max_len = _max_len(asked, model, room, block_size, kv_dtype, max_tokens, table)
+    if not asked.scheduler.enable_chunked_prefill and asked.scheduler.long_prefill_token_threshold:
+        raise ConfigError(
+            f"--long-prefill-token-threshold is {asked.scheduler.long_prefill_token_threshold}, but without chunked "
+            "prefill a prompt is never cut",
+            fix="drop one of the two",
+        )
     if not asked.scheduler.enable_chunked_prefill and max_tokens < max_len:
         raise ConfigError(
             f"without chunked prefill a prompt of {max_len:,} tokens must fit in one step, but "

@@ -27,6 +27,7 @@ PHASES: dict[str, float] = {
     "build the program": 60,
     "bind weights": 900,
     "allocate the KV cache": 120,
+    "try one step": 60,
     "start the engine": 60,
 }
 
@@ -66,6 +67,7 @@ def build_engine(source: ModelSource, plan: EnginePlan, phase: Callable[[str], N
     from octavo.executors.registry import create
     from octavo.models.registry import weights_of
     from octavo.weights.load import check_tensors
+    from octavo.worker.warm_up import warm_up
     from octavo.worker.worker import Worker
 
     phase("build the program")
@@ -76,6 +78,8 @@ def build_engine(source: ModelSource, plan: EnginePlan, phase: Callable[[str], N
     executor.bind(program, source, executor_options(plan))
     phase("allocate the KV cache")
     executor.allocate_kv(plan.cache.num_blocks)
+    phase("try one step")
+    warm_up(executor, len(program.kv.groups))
     phase("start the engine")
     worker = Worker(executor, plan, program.kv)
     engine = Engine(plan, program.kv, worker)

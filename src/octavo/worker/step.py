@@ -6,15 +6,20 @@ Owns the order of these; knows neither how a batch is computed (executors) nor w
 
 from __future__ import annotations
 
+import logging
 import time
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from octavo.executors.base import Executor, StepBatch, StepOutput
-from octavo.wire.messages import StepPlan, StepResult, TokenLogprobs
+from octavo.wire.messages import SlotAdd, StepPlan, StepResult, TokenLogprobs
+from octavo.wire.sampling import SamplingParams
 from octavo.worker.sampling import SamplingSlots
 from octavo.worker.slots import Slots
+
+log = logging.getLogger(__name__)
 
 I32 = npt.NDArray[np.int32]
 
@@ -26,6 +31,7 @@ class StepRunner:
         self.executor = executor
         self.slots = slots
         self.sampling = sampling
+        self._broken: set[int] = set()  # slots whose parameters cannot act: they draw -1
 
     def execute(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
@@ -48,11 +54,22 @@ class StepRunner:
         for slot in plan.removed:
             self.slots.remove(slot)
             self.sampling.remove(slot)
+            self._broken.discard(slot)
         for add in plan.added:
             self.slots.add(add)
-            self.sampling.add(add)
+            self._add_sampling(add)
         for slot, group, ids in plan.new_blocks:
             self.slots.extend(slot, group, ids)
+
+    def _add_sampling(self, add: SlotAdd) -> None:
+        """Parameters that the API should have refused end their own request, never the engine (law 4)."""
+        try:
+            self.sampling.add(add)
+        except (ValueError, OverflowError, TypeError, IndexError):
+            log.exception("request %s has sampling parameters that cannot act", add.request_id)
+            self.sampling.remove(add.slot)
+            self.sampling.add(msgspec.structs.replace(add, params=SamplingParams(temperature=0.0), seed=0))
+            self._broken.add(add.slot)
 
     def _gather(
         self, rows: I32, counts: I32, samples: npt.NDArray[np.int64]
@@ -116,8 +133,8 @@ class StepRunner:
         for i, (row, slot, token) in enumerate(
             zip(samples.tolist(), drawing.tolist(), out.token_ids.tolist(), strict=True)
         ):
-            if token < 0:
-                result.token_ids[row] = [token]  # nothing was allowed: the engine fails this request
+            if token < 0 or slot in self._broken:
+                result.token_ids[row] = [-1]  # nothing can be drawn: the engine fails this request
                 continue
             self.slots.append(slot, token)
             self.sampling.drawn(slot, token)
