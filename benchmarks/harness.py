@@ -48,29 +48,6 @@ def load(
     return executor, program
 
 
-def greedy(rows: int) -> SamplingBatch:
-    return SamplingBatch(
-        temperature=np.zeros(rows, np.float32),
-        top_k=np.zeros(rows, np.int32),
-        top_p=np.ones(rows, np.float32),
-        min_p=np.zeros(rows, np.float32),
-        seed=np.zeros(rows, np.uint64),
-        position=np.zeros(rows, np.int64),
-        repetition=np.ones(rows, np.float32),
-        presence=np.zeros(rows, np.float32),
-        frequency=np.zeros(rows, np.float32),
-        penalty_row=np.full(rows, -1, np.int32),
-        counts=np.zeros((0, 0), np.int32),
-        seen=np.zeros((0, 0), np.uint32),
-        bias_start=np.zeros(rows + 1, np.int32),
-        bias_ids=np.zeros(0, np.int32),
-        bias_values=np.zeros(0, np.float32),
-        mask_row=np.full(rows, -1, np.int32),
-        masks=np.zeros((0, 0), np.uint32),
-        num_logprobs=np.full(rows, -1, np.int32),
-    )
-
-
 def batch(ids: list[int], start: int, groups: int, first_block: int = 1) -> StepBatch:
     """One row computing `ids` from position `start`, every token sampled; its blocks are consecutive.
 
@@ -86,7 +63,7 @@ def batch(ids: list[int], start: int, groups: int, first_block: int = 1) -> Step
         context_lens=np.asarray([start], np.int32),
         block_tables=tables[:, None, :],
         sample_tokens=np.arange(n, dtype=np.int32),
-        sampling=greedy(n),
+        sampling=SamplingBatch.greedy(n),
         score_tokens=np.zeros(0, np.int32),
         score_targets=np.zeros(0, np.int32),
     )

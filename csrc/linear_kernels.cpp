@@ -14,8 +14,12 @@ OCTAVO_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 // ---------------------------------------------------------------------------------------------------
 // Epilogue
 
-// x / (1 + e^(-argument)): silu, and the logistic form of gelu's tanh approximation.
-OCTAVO_INLINE V times_sigmoid(V x, V argument) { return x / (set1(1.0f) + expv(set1(0.0f) - argument)); }
+// x / (1 + e^(-argument)): silu, and the logistic form of gelu's tanh approximation. Beyond +-87 the argument
+// is cut off: the quotient is as good as 0 there and keeps away from subnormal numbers.
+OCTAVO_INLINE V times_sigmoid(V x, V argument) {
+    const V e = expv(min(set1(87.0f), max(set1(-87.0f), set1(0.0f) - argument)));
+    return x / (set1(1.0f) + e);
+}
 OCTAVO_INLINE V silu(V x) { return times_sigmoid(x, x); }
 // 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
 OCTAVO_INLINE V gelu_tanh(V x) {

@@ -28,30 +28,6 @@ POISON = 0  # block that freed table entries point at
 F32 = npt.NDArray[np.float32]
 
 
-def greedy_sampling(rows: int, vocab: int) -> SamplingBatch:
-    """No penalties, no masks, no log-probabilities."""
-    return SamplingBatch(
-        temperature=np.zeros(rows, np.float32),
-        top_k=np.zeros(rows, np.int32),
-        top_p=np.ones(rows, np.float32),
-        min_p=np.zeros(rows, np.float32),
-        seed=np.zeros(rows, np.uint64),
-        position=np.zeros(rows, np.int64),
-        repetition=np.ones(rows, np.float32),
-        presence=np.zeros(rows, np.float32),
-        frequency=np.zeros(rows, np.float32),
-        penalty_row=np.full(rows, -1, np.int32),
-        counts=np.zeros((0, vocab), np.int32),
-        seen=np.zeros((0, -(-vocab // 32)), np.uint32),
-        bias_start=np.zeros(rows + 1, np.int32),
-        bias_ids=np.zeros(0, np.int32),
-        bias_values=np.zeros(0, np.float32),
-        mask_row=np.full(rows, -1, np.int32),
-        masks=np.zeros((0, -(-vocab // 32)), np.uint32),
-        num_logprobs=np.full(rows, -1, np.int32),
-    )
-
-
 @dataclass
 class Row:
     """A sequence: `tokens[:computed]` are in the KV cache. One block table per KV group."""
@@ -130,7 +106,7 @@ class Runner:
             for start, skip, (_, n) in zip(batch.row_starts[:-1], first, work, strict=True)
         ]
         batch.sample_tokens = np.concatenate(kept).astype(np.int32)
-        batch.sampling = greedy_sampling(len(batch.sample_tokens), self.program.vocab_size)
+        batch.sampling = SamplingBatch.greedy(len(batch.sample_tokens), self.program.vocab_size)
         logits = self.executor.logits(batch)
         for row, count in work:
             row.computed += count
@@ -157,7 +133,7 @@ class Runner:
             context_lens=np.array([row.computed for row, _ in work], np.int32),
             block_tables=tables,
             sample_tokens=np.arange(total, dtype=np.int32),
-            sampling=greedy_sampling(total, self.program.vocab_size),
+            sampling=SamplingBatch.greedy(total, self.program.vocab_size),
             score_tokens=np.zeros(0, np.int32),
             score_targets=np.zeros(0, np.int32),
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.models.harness import Runner, Setup, greedy_sampling, open_runner
+from tests.models.harness import Runner, Setup, open_runner
 from tests.models.tiny import PROMPTS, VOCAB, Checkpoint
 from torch.nn import functional
 
@@ -45,12 +45,12 @@ def test_uniform_is_uniform() -> None:
 
 def sampling(rows: int, vocab: int, **changes: object) -> SamplingBatch:
     arrays = {
-        name: np.full(rows, value, getattr(greedy_sampling(rows, vocab), name).dtype)
+        name: np.full(rows, value, getattr(SamplingBatch.greedy(rows, vocab), name).dtype)
         if np.isscalar(value) and name != "processed_logprobs"
         else value
         for name, value in changes.items()
     }
-    return replace(greedy_sampling(rows, vocab), **arrays)  # type: ignore[arg-type]
+    return replace(SamplingBatch.greedy(rows, vocab), **arrays)  # type: ignore[arg-type]
 
 
 def draws(logits: list[float], count: int, **changes: object) -> np.ndarray:
@@ -162,7 +162,7 @@ def test_run_samples_and_scores(checkpoint: Checkpoints) -> None:
     runner = open_runner("torch", directory)
     prompt = PROMPTS[0]
     batch = runner.batch([(runner.row(prompt), len(prompt))])
-    batch.sample_tokens, batch.sampling = batch.sample_tokens[-1:], greedy_sampling(1, VOCAB)
+    batch.sample_tokens, batch.sampling = batch.sample_tokens[-1:], SamplingBatch.greedy(1, VOCAB)
     batch.score_tokens = np.arange(len(prompt) - 1, dtype=np.int32)
     batch.score_targets = np.array(prompt[1:], np.int32)
     out = runner.executor.run(batch)
@@ -176,7 +176,7 @@ def test_run_samples_and_scores(checkpoint: Checkpoints) -> None:
 def test_a_step_may_sample_nothing(checkpoint: Checkpoints) -> None:
     runner = open_runner("torch", checkpoint("llama")[0])
     batch = runner.batch([(runner.row(PROMPTS[0]), 5)])
-    batch.sample_tokens, batch.sampling = batch.sample_tokens[:0], greedy_sampling(0, VOCAB)
+    batch.sample_tokens, batch.sampling = batch.sample_tokens[:0], SamplingBatch.greedy(0, VOCAB)
     out = runner.executor.run(batch)
     assert out.token_ids.shape == (0,)
     assert out.top_ids.shape == (0, 0)

@@ -47,6 +47,31 @@ class SamplingBatch:
     num_logprobs: I32  # [S]; -1 = none, 0 = the sampled token, k = also the k best
     processed_logprobs: bool = False  # logprobs of the processed distribution instead of the raw one
 
+    @classmethod
+    def greedy(cls, rows: int, vocab_size: int = 0) -> SamplingBatch:
+        """The best token of each row: no penalty, no mask, no log-probability."""
+        words = -(-vocab_size // 32)
+        return cls(
+            temperature=np.zeros(rows, np.float32),
+            top_k=np.zeros(rows, np.int32),
+            top_p=np.ones(rows, np.float32),
+            min_p=np.zeros(rows, np.float32),
+            seed=np.zeros(rows, np.uint64),
+            position=np.zeros(rows, np.int64),
+            repetition=np.ones(rows, np.float32),
+            presence=np.zeros(rows, np.float32),
+            frequency=np.zeros(rows, np.float32),
+            penalty_row=np.full(rows, -1, np.int32),
+            counts=np.zeros((0, vocab_size), np.int32),
+            seen=np.zeros((0, words), np.uint32),
+            bias_start=np.zeros(rows + 1, np.int32),
+            bias_ids=np.zeros(0, np.int32),
+            bias_values=np.zeros(0, np.float32),
+            mask_row=np.full(rows, -1, np.int32),
+            masks=np.zeros((0, words), np.uint32),
+            num_logprobs=np.full(rows, -1, np.int32),
+        )
+
 
 @dataclass(slots=True)
 class StepBatch:

@@ -21,27 +21,7 @@ def warm_up(executor: Executor, num_groups: int) -> None:
 
 def _one_token(num_groups: int) -> StepBatch:
     zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
-    nothing, off = np.zeros(0, np.int32), np.zeros(1, np.float32)
-    greedy = SamplingBatch(
-        temperature=off,
-        top_k=zero,
-        top_p=off + 1,
-        min_p=off,
-        seed=np.zeros(1, np.uint64),
-        position=np.ones(1, np.int64),
-        repetition=off + 1,
-        presence=off,
-        frequency=off,
-        penalty_row=zero - 1,
-        counts=np.zeros((0, 0), np.int32),
-        seen=np.zeros((0, 0), np.uint32),
-        bias_start=np.zeros(2, np.int32),
-        bias_ids=nothing,
-        bias_values=np.zeros(0, np.float32),
-        mask_row=zero - 1,
-        masks=np.zeros((0, 0), np.uint32),
-        num_logprobs=zero - 1,
-    )
+    nothing = np.zeros(0, np.int32)
     return StepBatch(
         token_ids=one,
         positions=zero,
@@ -49,7 +29,7 @@ def _one_token(num_groups: int) -> StepBatch:
         context_lens=zero,
         block_tables=np.zeros((num_groups, 1, 1), np.int32),
         sample_tokens=zero,
-        sampling=greedy,
+        sampling=SamplingBatch.greedy(1),
         score_tokens=nothing,
         score_targets=nothing,
     )
