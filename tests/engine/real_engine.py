@@ -84,6 +84,7 @@ class RealModel:
         depth: int = 1,
         prefix_caching: bool = True,
         policy: str = "fcfs",
+        reserve: bool = True,
     ) -> EnginePlan:
         return EnginePlan(
             model="test",
@@ -102,6 +103,7 @@ class RealModel:
                 max_model_len=self.max_len,
                 pipeline_depth=depth,
                 policy=policy,
+                reserve_full_prompt=reserve,
             ),
             seed=0,
             vocab_size=self.program.vocab_size,
