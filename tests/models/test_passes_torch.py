@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models.harness import greedy_sampling
 from tests.models.random_program import random_program
 
-from octavo.executors.base import ExecutorOptions, StepBatch
+from octavo.executors.base import ExecutorOptions, SamplingBatch, StepBatch
 from octavo.executors.torch_executor import TorchExecutor
 from octavo.models.registry import weights_of
 from octavo.program.passes import fuse, gather_early, plan_memory
@@ -50,7 +49,7 @@ def batch() -> StepBatch:
         context_lens=np.array([0, 9], np.int32),
         block_tables=np.arange(2 * 4, dtype=np.int32).reshape(1, 2, 4),
         sample_tokens=np.array([2, 4], np.int32),
-        sampling=greedy_sampling(2, 24),
+        sampling=SamplingBatch.greedy(2, 24),
         score_tokens=np.array([0], np.int32),
         score_targets=np.array([1], np.int32),
     )
