@@ -1,6 +1,6 @@
 """How near to the float32 model is each weight format? Teacher-forced, against transformers.
 
-    python benchmarks/accuracy.py MODEL.gguf [--positions 2001] [--chunk 512] [--formats bf16,file,w8,f32]
+    python -m benchmarks.accuracy MODEL.gguf [--positions 2001] [--chunk 512] [--formats bf16,file,w8,f32]
 
 The reference is transformers in float32 on the dequantised weights of the same file. Reported per
 format: top-1 agreement, mean KL(reference || ours) in nats, perplexity of both. The text is made of
