@@ -3,6 +3,11 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace octavo {
 
 namespace {
@@ -74,6 +79,15 @@ const KernelTable& table_avx512_bf16_dot() {
     }();
     return table;
 }
+const KernelTable& table_avx512_amx() {
+    static const KernelTable table = [] {
+        KernelTable t = table_avx512_bf16();
+        t.isa = "avx512_amx";
+        t.linear = &avx512_amx::linear_kernels();
+        return t;
+    }();
+    return table;
+}
 #elif defined(__aarch64__)
 OCTAVO_TABLE(neon)
 #endif
@@ -96,6 +110,9 @@ bool has_avx512() {
 bool has_avx512_bf16() {
     return has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
+bool has_avx512_amx() {
+    return has_avx512_bf16() && __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-int8") && may_use_tiles();
+}
 #endif
 
 // Every set of this architecture, best last.
@@ -111,6 +128,7 @@ const std::vector<Choice>& choices() {
             {"avx512", has_avx512(), table_avx512},
             {"avx512_bf16", has_avx512_bf16(), table_avx512_bf16},
             {"avx512_bf16_dot", has_avx512_bf16(), table_avx512_bf16_dot, true},
+            {"avx512_amx", has_avx512_amx(), table_avx512_amx},
 #elif defined(__aarch64__)
             {"neon", true, table_neon},
 #endif
@@ -131,6 +149,19 @@ const Choice& find(const std::string& isa) {
 }
 
 }  // namespace
+
+bool may_use_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+    static const bool may = [] {
+        __builtin_cpu_init();
+        return __builtin_cpu_supports("amx-tile") && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    }();
+    return may;
+#else
+    return false;
+#endif
+}
 
 std::vector<std::string> available_isas() {
     std::vector<std::string> names;

@@ -3,6 +3,8 @@
 //
 //     namespace octavo::OCTAVO_ISA { const AttentionKernels& attention_kernels(); }
 //
+// avx512_amx is avx512_bf16 but for the linear kernels (linear_amx.cpp).
+//
 // The compiler's own macros (__AVX2__, __AVX512F__, __AVX512BF16__, __ARM_NEON) say which intrinsics
 // a file may use. A kernel file must not instantiate inline functions shared with other files
 // (std::vector, std::sort, inline functions outside its namespace): the linker keeps one copy of
@@ -53,7 +55,14 @@ namespace avx512_bf16 {  // vdpbf16ps whatever the CPU's maker
 const LinearKernels& linear_dot_kernels();
 const AttentionKernels& attention_dot_kernels();
 }
+namespace avx512_amx {  // linear_amx.cpp; its other families are those of avx512_bf16
+const LinearKernels& linear_kernels();
+}
 #undef OCTAVO_DECLARE_ISA
+
+// Whether the CPU has a tile unit and the kernel lets this process use it. Asks for that, once, for all threads that
+// there are and will be, and for forked processes.
+bool may_use_tiles();
 
 // Names of the sets that this CPU can run, best last.
 std::vector<std::string> available_isas();

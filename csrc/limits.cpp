@@ -8,13 +8,12 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "isa.h"
 #include "memory.h"
 #include "team.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -134,17 +133,12 @@ OCTAVO_LOOP(f32_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), acc[i] = _mm256_f
 OCTAVO_LOOP(int8_avx2, "avx2", __m256i, _mm256_setzero_si256(),
             acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, acc[i]), b)), 64)
 
-// The tile unit, which a process has to ask for. Four tiles of sums, so that each product waits for none.
+// The tile unit, which a process has to ask for (isa.h). Four tiles of sums, so that each product waits for none.
 struct alignas(64) TileConfig {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
 };
-
-bool may_use_tiles() {
-    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-    return __builtin_cpu_supports("amx-tile") && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
 
 // The intrinsics of tiles are statements, and their operands literals.
 #define OCTAVO_TILES(name, isa, product, ops)                             \
@@ -208,6 +202,7 @@ struct Kind {
 
 #if defined(__x86_64__)
 std::vector<Kind> vector_kinds(const std::string& isa) {
+    if (isa == "avx512_amx") return {{"f32", f32_avx512}, {"bf16", bf16_tiles}, {"int8", int8_vnni}};
     if (isa.rfind("avx512_bf16", 0) == 0) return {{"f32", f32_avx512}, {"bf16", bf16_avx512}, {"int8", int8_vnni}};
     if (isa == "avx512") return {{"f32", f32_avx512}, {"bf16", f32_avx512}, {"int8", int8_avx512}};
     if (isa == "avx2") return {{"f32", f32_avx2}, {"bf16", f32_avx2}, {"int8", int8_avx2}};
@@ -221,7 +216,7 @@ std::vector<Kind> kinds(const std::string& isa) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     std::vector<Kind> all = vector_kinds(isa);
-    static const bool tiles = may_use_tiles();
+    const bool tiles = may_use_tiles();
     if (tiles && __builtin_cpu_supports("amx-bf16")) all.push_back({"bf16 tile", bf16_tiles});
     if (tiles && __builtin_cpu_supports("amx-int8")) all.push_back({"int8 tile", int8_tiles});
     return all;

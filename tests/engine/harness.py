@@ -160,6 +160,7 @@ def check(engine: Engine) -> None:
             assert request.slot == -1 and request.computed == 0 and not request.tables
     assert {block: refs for block, refs in enumerate(pool._refs) if refs} == held
     assert pool.num_free == pool.num_blocks - len(held)
+    assert scheduler.waiting.num_tokens == sum(request.num_prompt for request in scheduler.waiting)
     running = scheduler.running
     assert [r.key for r in running] == sorted(r.key for r in running)
     slots = [r.slot for r in running] + scheduler._free_slots

@@ -32,11 +32,16 @@ def weak_hasher() -> prefix.Hasher:
 class Whim:
     """A gate and a limit that answer at random."""
 
+    least = 1
+
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
 
     def check(self, request: Request) -> Verdict:
         return self.rng.choice((Verdict.GO, Verdict.GO, Verdict.SKIP, Verdict.STOP))
+
+    def is_full(self, view: StepView) -> bool:
+        return self.rng.random() < 0.1
 
     def grant(self, request: Request, want: int, view: StepView) -> int:
         assert 0 < want <= view.budget and view.num_others >= 0
@@ -95,6 +100,7 @@ class World:
             watermark_frac=rng.choice((0.0, 0.0, 0.1)),
             pipeline_depth=self.depth,
             enable_chunked_prefill=chunked,
+            max_step_ms=self._max_step_ms() if chunked else 0.0,
         )
         self.engine, self.worker = self._start()
         self.requests: dict[str, EngineRequest] = {}
@@ -119,18 +125,31 @@ class World:
         high = self.rng.choice((widest, 2 * widest, 6 * widest))
         return self.rng.randint(low * len(self.windows), high * len(self.windows))
 
+    def _max_step_ms(self) -> float:
+        return random.Random(f"pace {self.seed}").choice((0.0, 0.0, 1.0, 10.0, 40.0))
+
     def _start(self) -> tuple[Engine, GlassWorker]:
         rng, options = self.rng, {}
         if self.is_whimsical:
             whim = Whim(rng)
             options = {"gates": [whim], "limits": [whim], "stall_s": 1e9}
+        pace_rng = random.Random(f"step times {self.seed}")
         latency: Any = (lambda: 0) if rng.random() < 0.3 else (lambda: rng.randrange(3))
         engine, worker = make_engine(
             plan=self.plan,
             windows=self.windows,
-            worker_options={"latency": latency, "check": self.check_reads},
+            worker_options={
+                "latency": latency,
+                "check": self.check_reads,
+                "takes_s": lambda _, plan: pace_rng.uniform(0.0, 1e-3) * (5 + plan.num_tokens),
+            },
             engine_options={"max_passed": rng.choice((0, 2, 32)), **options},
         )
+        if pace_rng.random() < 0.5:  # nobody waits for a prefix, so that equal ones are computed side by side
+            engine.cache.is_coming = lambda request, other: False  # type: ignore[method-assign]
+        if engine.pace is not None:
+            engine.pace.grain = pace_rng.choice((1, 2, 16))
+            engine.pace.floor = engine.pace.grain * pace_rng.choice((1, 2))
         return engine, worker
 
     # ---- what happens -------------------------------------------------------------------------

@@ -121,7 +121,8 @@ class Row:
 
 class GlassWorker:
     """A `WorkerPort`. `latency()` says how many looks a result stays invisible for (0 = ready at once);
-    `fault_at` is the step that fails. `check=False` reads stale KV without complaint, as a kernel would."""
+    `fault_at` is the step that fails; `takes_s` says how long a step took. `check=False` reads stale KV
+    without complaint, as a kernel would."""
 
     def __init__(
         self,
@@ -134,6 +135,7 @@ class GlassWorker:
         max_tokens: int = 1 << 30,
         latency: Callable[[], int] = lambda: 0,
         fault_at: int | None = None,
+        takes_s: Callable[[GlassWorker, StepPlan], float] = lambda worker, plan: 0.0,
         check: bool = True,
     ) -> None:
         self.windows = tuple(windows)
@@ -144,6 +146,7 @@ class GlassWorker:
         self.max_tokens = max_tokens
         self.latency = latency
         self.fault_at = fault_at
+        self.takes_s = takes_s
         self.check = check
         self.memory = [-1] * (num_blocks * block_size)
         self.rows: dict[int, Row] = {}
@@ -206,7 +209,7 @@ class GlassWorker:
         for slot, count in zip(plan.slots, plan.counts, strict=True):
             self._write(self.rows[slot], count)
         # As in a real layer: every row has written before any row reads.
-        result = StepResult(step=plan.step)
+        result = StepResult(step=plan.step, elapsed_s=self.takes_s(self, plan))
         wants_logprobs = any(self.rows[slot].add.params.logprobs is not None for slot in plan.slots)
         for slot, count, samples in zip(plan.slots, plan.counts, plan.samples, strict=True):
             row = self.rows[slot]

@@ -6,6 +6,7 @@ them (rounded to bf16, or int8 per group), so that only the order of summation i
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -177,8 +178,9 @@ def test_gates(fmt: str, isa: str, gate: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_few_blocks_and_many_rows_are_cut_by_rows(isa: str) -> None:
-    weight = kernels.pack([part(matrix(96, 32, 15))], "w8")
+@pytest.mark.parametrize("fmt", ["bf16", "w8"])
+def test_few_blocks_and_many_rows_are_cut_by_rows(fmt: str, isa: str) -> None:
+    weight = kernels.pack([part(matrix(96, 32, 15))], fmt)
     x = matrix(1000, 32, 16, 1.0)
     results = []
     for num_threads in (1, 2, 5):
@@ -191,6 +193,33 @@ def test_few_blocks_and_many_rows_are_cut_by_rows(isa: str) -> None:
         results.append(program.array(y, 1000).copy())
     np.testing.assert_array_equal(results[1], results[0])
     np.testing.assert_array_equal(results[2], results[0])
+
+
+def test_panels_of_rows_do_not_show() -> None:
+    """The tile kernels take the rows of a wide operand a panel at a time."""
+    cols = 11000
+    weight = kernels.pack([part(matrix(40, cols, 41))], "bf16")
+    x, residual = matrix(MAX_ROWS, cols, 42, 1.0), matrix(MAX_ROWS, 40, 43)
+    bench = Bench(weight, ISAS[-1], residual="in place")
+    full = bench.run(x, residual)
+    for first, m in ((0, 97), (0, 1), (64, 33), (113, 17)):
+        got = bench.run(x[first : first + m], residual[first : first + m])
+        np.testing.assert_array_equal(got, full[first : first + m])
+
+
+def test_signals_do_not_disturb_products() -> None:
+    """A signal that comes while tiles are in use saves and restores them."""
+    bench = Bench(kernels.pack([part(matrix(512, 512, 44))], "bf16"), ISAS[-1])
+    x = matrix(64, 512, 45, 1.0)
+    expected, seen = bench.run(x), []
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+        while len(seen) < 50:
+            np.testing.assert_array_equal(bench.run(x), expected)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_an_operand_is_prepared_again_after_its_buffer_is_written() -> None:

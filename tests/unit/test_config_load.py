@@ -86,6 +86,8 @@ def test_list_may_be_json() -> None:
         (["--port", "99999"], ["99999", "<= 65535"]),
         (["--port", "web"], ["web", "whole number"]),
         (["--watermark", "1"], ["--watermark", "< 1"]),
+        (["--max-step-ms", "-1"], ["--max-step-ms", ">= 0"]),
+        (["--max-step-ms", "nan"], ["--max-step-ms"]),
         (["--dtype", "bflot16"], ["bflot16", "did you mean bfloat16"]),
         (["--max-modl-len", "1"], ["--max-modl-len", "did you mean --max-model-len"]),
         (["--block-size", "17"], ["17", "multiple of 16"]),

@@ -268,6 +268,28 @@ def test_the_long_prompt_threshold_is_within_the_context() -> None:
         resolve(asked(long_prefill_token_threshold=9_000), MODEL, MACHINE)
 
 
+@pytest.mark.parametrize(
+    ("values", "bound_ms", "choice"),
+    [
+        ({}, 100.0, "100 ms"),
+        ({"max_step_ms": 40}, 40.0, "40 ms"),
+        ({"max_step_ms": 0}, 0.0, "not bounded"),
+        ({"enable_chunked_prefill": False}, 0.0, "not bounded"),
+        ({"enable_chunked_prefill": False, "max_step_ms": 0}, 0.0, "not bounded"),
+    ],
+)
+def test_the_time_of_a_step_is_bounded(values: dict[str, Any], bound_ms: float, choice: str) -> None:
+    plan = resolve(asked(**values), MODEL, MACHINE).engine
+    assert plan.scheduler.max_step_ms == bound_ms
+    (row,) = [row for row in plan.table if row[0] == "step time"]
+    assert choice in row[1]
+
+
+def test_a_bounded_step_needs_chunked_prefill() -> None:
+    with pytest.raises(ConfigError, match="--max-step-ms is 50, but without chunked prefill"):
+        resolve(asked(enable_chunked_prefill=False, max_step_ms=50), MODEL, MACHINE)
+
+
 def test_the_seed_is_drawn_at_the_start_unless_given() -> None:
     for asked, seed, reason in (({}, 1234, "drawn"), ({"seed": 0}, 0, "--seed")):
         plan = resolve(asked_from(asked), MODEL, MACHINE).engine

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.kernels import native
 from octavo.util import cgroup, cpus
 
 GIB = 2**30
@@ -91,17 +92,37 @@ def test_memory_is_the_smaller_of_host_and_limit(tmp_path: Path) -> None:
     assert cpus.usable_memory(root) == (4096, "cgroup limit")
 
 
+AVX512_BF16 = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16"
+
+
 @pytest.mark.parametrize(
     ("flags", "best"),
     [
         ("sse4_2", "generic"),
         ("avx2 fma f16c", "avx2"),
         ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl", "avx512"),
-        ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16", "avx512_bf16"),
+        (AVX512_BF16, "avx512_bf16"),
+        (f"{AVX512_BF16} amx_tile amx_int8", "avx512_bf16"),
+        (f"{AVX512_BF16} amx_tile amx_bf16 amx_int8", "avx512_amx"),
+        ("avx2 fma f16c amx_tile amx_bf16 amx_int8", "avx2"),
     ],
 )
 def test_instruction_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, best: str) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(cpus, "may_use_tiles", lambda: True)
     root = write(tmp_path, {"proc/cpuinfo": f"model name\t: A CPU\nflags\t\t: fpu {flags}\n"})
     assert cpus.isas(root)[-1] == best
     assert cpus.cpu_name(root) == "A CPU"
+
+
+def test_tiles_that_the_kernel_refuses_are_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(cpus, "may_use_tiles", lambda: False)
+    root = write(tmp_path, {"proc/cpuinfo": f"flags\t\t: fpu {AVX512_BF16} amx_tile amx_bf16 amx_int8\n"})
+    assert cpus.isas(root)[-1] == "avx512_bf16"
+
+
+def test_this_machine_offers_what_the_native_core_offers() -> None:
+    assert list(cpus.isas()) == native.isas()

@@ -97,7 +97,7 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
         Doc("What runs the model: native (C++, CPU) or torch (op by op; needs the package torch)."),
     ] = "native"
     isa: Annotated[
-        Literal["auto", "generic", "avx2", "avx512", "avx512_bf16", "neon"],
+        Literal["auto", "generic", "avx2", "avx512", "avx512_bf16", "avx512_amx", "neon"],
         Doc("Instruction set of the native kernels. auto: OCTAVO_ISA, else the best that this CPU has."),
     ] = "auto"
     optimization_level: Annotated[

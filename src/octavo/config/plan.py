@@ -18,6 +18,7 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     model_max_len: int = 0  # the model's own maximum; 0 = not known
     policy: str = "fcfs"  # "fcfs" | "priority"
     long_prefill_token_threshold: int = 0  # 0 = off
+    max_step_ms: float = 0.0  # prompts beside running streams get what a step has time for; 0 = off
     reserve_full_prompt: bool = True  # admit a request only if its whole prompt fits
     watermark_frac: float = 0.0  # share of blocks that admission leaves free while something runs
     pipeline_depth: int = 2  # steps in flight: 2 = async scheduling, 1 = off

@@ -29,6 +29,7 @@ from octavo.errors import CapacityError, ConfigError
 
 DEFAULT_BATCHED_TOKENS = 2048
 DEFAULT_SEQS = 128
+DEFAULT_STEP_MS = 100.0
 NARROW_PIECE_BYTES = 12 * 1024  # below it a block's piece of one layer reads slowly (measured)
 
 
@@ -88,6 +89,7 @@ def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
             f"--max-num-batched-tokens is {max_tokens:,}",
             fix=f"use --max-num-batched-tokens {max_len}, or a smaller --max-model-len",
         )
+    max_step_ms = _max_step_ms(asked, table)
     num_blocks = _num_blocks(asked, model, room, max_len, max_seqs, max_tokens, block_size, kv_dtype, table)
     kv_bytes = num_blocks * block_bytes(model, block_size, kv_dtype)
     per_request = blocks_for(model.kv_groups, max_len, block_size, max_tokens)
@@ -112,7 +114,7 @@ def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
             enable_prefix_caching=asked.cache.enable_prefix_caching,
             hash_algo=asked.cache.prefix_caching_hash_algo,
         ),
-        scheduler=_scheduler(asked, model, max_seqs, max_tokens, max_len),
+        scheduler=_scheduler(asked, model, max_seqs, max_tokens, max_len, max_step_ms),
         seed=_seed(asked, machine, table),
         max_logprobs=asked.model.max_logprobs,
         processed_logprobs=asked.model.logprobs_mode == "processed_logprobs",
@@ -365,8 +367,26 @@ def _features(asked: Asked, table: _Table) -> None:
     )
 
 
+def _max_step_ms(asked: Asked, table: _Table) -> float:
+    given, chunked = asked.scheduler.max_step_ms, asked.scheduler.enable_chunked_prefill
+    if given and not chunked:
+        raise ConfigError(
+            f"--max-step-ms is {given:g}, but without chunked prefill a prompt is never cut",
+            fix="drop one of the two",
+        )
+    if given is not None:
+        bound_ms, reason = given, "--max-step-ms"
+    elif chunked:
+        bound_ms, reason = DEFAULT_STEP_MS, "the default; --max-step-ms"
+    else:
+        bound_ms, reason = 0.0, "chunked prefill is off"
+    choice = f"{bound_ms:g} ms while streams run" if bound_ms else "not bounded"
+    table.add("step time", choice, reason)
+    return bound_ms
+
+
 def _scheduler(
-    asked: Asked, model: ModelFacts, max_seqs: int, max_tokens: int, max_len: int
+    asked: Asked, model: ModelFacts, max_seqs: int, max_tokens: int, max_len: int, max_step_ms: float
 ) -> SchedulerPlan:
     threshold = asked.scheduler.long_prefill_token_threshold
     if threshold > max_len:
@@ -381,6 +401,7 @@ def _scheduler(
         model_max_len=model.max_position,
         policy=asked.scheduler.scheduling_policy,
         long_prefill_token_threshold=threshold,
+        max_step_ms=max_step_ms,
         reserve_full_prompt=asked.scheduler.scheduler_reserve_full_isl,
         watermark_frac=asked.scheduler.watermark,
         pipeline_depth=2 if asked.scheduler.async_scheduling else 1,

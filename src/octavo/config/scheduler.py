@@ -28,6 +28,16 @@ class SchedulerAsked(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Doc("Most tokens of one prompt in a step that others share; 0 = no cap.", ge=0),
     ] = 0
+    max_step_ms: Annotated[
+        float | None,
+        Doc(
+            "Longest step in milliseconds while streams run: prompts beside them are cut to what a step has "
+            "time for, at least 32 tokens, as learned from the steps before; 0 = no bound.",
+            ge=0,
+            le=60_000,
+            unset="100; 0 without chunked prefill",
+        ),
+    ] = None
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"],
         Doc(

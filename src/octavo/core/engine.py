@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from octavo.config.plan import EnginePlan
 from octavo.core.kv.cache import KVCache
+from octavo.core.pace import Pace
 from octavo.core.protocols import Gate, Limit
 from octavo.core.request import Request, State
 from octavo.core.scheduler import MAX_PASSED, Scheduler, Step
@@ -76,6 +77,13 @@ class Engine:
             enable_prefix_caching=plan.cache.enable_prefix_caching,
             hash_algo=plan.cache.hash_algo,
         )
+        bound_ms = plan.scheduler.max_step_ms
+        if bound_ms and not plan.scheduler.enable_chunked_prefill:
+            raise ConfigError(
+                f"max_step_ms is {bound_ms:g} and chunked prefill is off",
+                fix="set max_step_ms to 0, or switch chunked prefill on",
+            )
+        self.pace = Pace(bound_ms) if bound_ms else None
         self.scheduler = Scheduler(
             plan.scheduler,
             self.cache,
@@ -83,7 +91,7 @@ class Engine:
             watermark_blocks=int(plan.scheduler.watermark_frac * plan.cache.num_blocks),
             growth_blocks=len(layout.groups),
             gates=gates,
-            limits=limits,
+            limits=limits if self.pace is None else (*limits, self.pace),
             max_passed=max_passed,
         )
         # The last token of a sequence is drawn and never computed, so it needs no room in the cache.
@@ -239,6 +247,8 @@ class Engine:
             raise EngineDead(f"step {step.plan.step} failed: {result.fault}")
         if result.step != step.plan.step:
             raise EngineDead(f"the worker answered step {result.step} when step {step.plan.step} was due")
+        if self.pace is not None:
+            self.pace.observe(step.load, result.elapsed_s)
         if result.prompt_logprobs:
             self._keep_scores(step, result)
         now = self._clock()
@@ -410,6 +420,7 @@ class Engine:
             "block_bytes": self.layout.block_bytes,
             "kv_groups": [{"layers": list(g.layers), "window": g.window} for g in self.layout.groups],
             "pipeline_depth": self._depth,
+            "step_costs_ms": [] if self.pace is None else self.pace.time.costs_ms,
             "table": self.plan.table,
         }
 

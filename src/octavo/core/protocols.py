@@ -1,7 +1,7 @@
 """The questions that the scheduler asks. It names no feature: each feature answers one of these.
 
 `Gate` may this waiting request start, `Limit` how many of its tokens this step, `Pool` what does it
-need to hold, `PrefixSource` what need not be computed. Answers never change the request.
+need to hold, `PrefixSource` what need not be computed, or is being computed. Answers never change the request.
 """
 
 from __future__ import annotations
@@ -21,11 +21,26 @@ class Verdict(IntEnum):
 
 
 @dataclass(slots=True)
+class Load:
+    """What a step computes, as far as its time follows from it."""
+
+    rows: int = 0
+    singles: int = 0  # rows of one token: as a rule somebody's stream
+    seen: int = 0  # positions that those see, together
+    tokens: int = 0  # of the other rows
+    pairs: int = 0  # positions that those see, together
+
+
+@dataclass(slots=True)
 class StepView:
     """What a `Limit` may know of the step being planned."""
 
     num_others: int  # requests, running or waiting, besides the one that is asked about
     budget: int  # tokens left
+    context: int  # tokens that stand before those asked about
+    load: Load  # planned so far, and the rows of one token to come
+    num_to_come: int  # of those, how many
+    num_behind: int  # tokens that longer rows to come want, and waiting requests that might start
 
 
 class Gate(Protocol):
@@ -37,6 +52,12 @@ class Gate(Protocol):
 class Limit(Protocol):
     """Of `want` tokens, how many in this step? Only ever fewer; 0 leaves the request out of the step."""
 
+    least: int  # it is not asked about fewer tokens
+
+    def is_full(self, view: StepView) -> bool:
+        """Does no waiting request start in this step any more? Saves asking about each."""
+        ...
+
     def grant(self, request: Request, want: int, view: StepView) -> int: ...
 
 
@@ -44,6 +65,10 @@ class PrefixSource(Protocol):
     """How many leading tokens of a waiting request need no computing? Looks, and holds nothing."""
 
     def match(self, request: Request) -> Match: ...
+
+    def is_coming(self, request: Request, other: Request) -> bool:
+        """Is what `other` computes next a part of the prefix of `request` too?"""
+        ...
 
 
 class Pool(Protocol):

@@ -17,6 +17,7 @@ class WaitingLine:
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[float, ...], Request]] = []
         self._num_gone = 0
+        self.num_tokens = 0  # of the prompts in line
 
     def __len__(self) -> int:
         return len(self._heap) - self._num_gone
@@ -26,11 +27,13 @@ class WaitingLine:
 
     def push(self, request: Request) -> None:
         heapq.heappush(self._heap, (request.key, request))
+        self.num_tokens += request.num_prompt
 
     def pop(self) -> Request | None:
         while self._heap:
             request = heapq.heappop(self._heap)[1]
             if request.state is not State.FINISHED:
+                self.num_tokens -= request.num_prompt
                 return request
             self._num_gone -= 1
         return None
@@ -38,6 +41,7 @@ class WaitingLine:
     def discard(self, request: Request) -> None:
         assert request.state is State.FINISHED
         self._num_gone += 1
+        self.num_tokens -= request.num_prompt
         if self._num_gone > 64 and 2 * self._num_gone > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[1].state is not State.FINISHED]
             heapq.heapify(self._heap)

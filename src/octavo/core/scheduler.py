@@ -17,7 +17,7 @@ from operator import attrgetter
 from octavo.config.plan import SchedulerPlan
 from octavo.core.kv.cache import Match
 from octavo.core.kv.pool import NULL
-from octavo.core.protocols import Gate, Limit, Pool, PrefixSource, StepView, Verdict
+from octavo.core.protocols import Gate, Limit, Load, Pool, PrefixSource, StepView, Verdict
 from octavo.core.queue import WaitingLine
 from octavo.core.request import Request, State
 from octavo.errors import ConfigError
@@ -30,6 +30,8 @@ MAX_PASSED = 32
 #: At most this many waiting requests are looked at behind one that does not fit, and this many deferred
 #: ones are asked again: the cost of a step does not depend on how many wait.
 MAX_LOOKED_AT = 16
+#: When requests waited and none of them took what was left of a step, nothing is kept for them in so many.
+STEPS_OF_REST = 8
 
 _by_key = attrgetter("key")
 
@@ -37,8 +39,13 @@ _by_key = attrgetter("key")
 class LongPrefill:
     """`Limit`: a prompt gets at most `threshold` tokens of a step, while others want some of it too."""
 
+    least = 2
+
     def __init__(self, threshold: int) -> None:
         self.threshold = threshold
+
+    def is_full(self, view: StepView) -> bool:
+        return False
 
     def grant(self, request: Request, want: int, view: StepView) -> int:
         if want > self.threshold and view.num_others:
@@ -53,6 +60,7 @@ class Step:
     plan: StepPlan
     rows: list[tuple[Request, int, bool]]
     num_tokens: int
+    load: Load
 
 
 @dataclass(slots=True)
@@ -64,6 +72,12 @@ class _Draft:
     counts: list[int] = field(default_factory=list)
     samples: list[bool] = field(default_factory=list)
     rows: list[tuple[Request, int, bool]] = field(default_factory=list)
+    load: Load = field(default_factory=Load)
+    # Of running requests not reached yet, known from the first longer row on (`_look_ahead`):
+    is_known: bool = False
+    num_to_come: int = 0  # rows of one token; `load` counts them already
+    num_behind: int = 0  # tokens that longer rows want
+    longer: list[Request] = field(default_factory=list)  # all that want more than one token
 
 
 @dataclass(slots=True)
@@ -110,6 +124,9 @@ class Scheduler:
         self._gates = tuple(gates)
         own = (LongPrefill(plan.long_prefill_token_threshold),) if plan.long_prefill_token_threshold else ()
         self._limits: tuple[Limit, ...] = (*own, *limits)
+        # Limits that are not asked about single tokens cost nothing in steps that only decode.
+        self._asked_from = min((limit.least for limit in self._limits), default=2)
+        self._rests_until = 0  # the step in which waiting requests get a share again
         self._max_passed = max_passed
         self.waiting = WaitingLine()
         self.deferred: deque[Request] = deque()  # a gate said SKIP
@@ -126,6 +143,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         self.waiting.push(request)
+        self._rests_until = 0
 
     def finish(self, request: Request) -> None:
         """The request leaves, wherever it is. Rows of it in flight are void from now on."""
@@ -147,6 +165,7 @@ class Scheduler:
         self._pool.release(request)
         self._removed.append(request.slot)
         self._free_slots.append(request.slot)
+        self._rests_until = 0
         request.slot = -1
         request.computed = 0
 
@@ -196,7 +215,9 @@ class Scheduler:
             counts=draft.counts,
             samples=draft.samples,
         )
-        return Step(plan, draft.rows, self.plan_limits.max_num_batched_tokens - draft.budget)
+        draft.load.rows = len(draft.rows)
+        num_tokens = self.plan_limits.max_num_batched_tokens - draft.budget
+        return Step(plan, draft.rows, num_tokens, draft.load)
 
     def _continue_running(self, draft: _Draft) -> bool:
         """Oldest first. False when blocks ran short: then nobody is admitted in this step."""
@@ -209,8 +230,12 @@ class Scheduler:
             if known >= request.end:
                 continue  # its last token is on the way
             count = known - request.computed
-            if count > 1 or self._limits:
-                count = self._grant(request, count, draft)
+            if count > 1 or self._asked_from <= 1:
+                if not draft.is_known:
+                    self._look_ahead(draft, i - 1)
+                if count > 1:
+                    draft.num_behind -= count
+                count = self._grant(request, count, request.computed, draft)
                 if count <= 0:
                     continue
             reach = request.computed + count
@@ -220,13 +245,43 @@ class Scheduler:
             self._schedule(request, count, draft)
         return has_room
 
-    def _grant(self, request: Request, want: int, draft: _Draft) -> int:
+    def _look_ahead(self, draft: _Draft, start: int) -> None:
+        """What the running requests from the `start`th on want of this step."""
+        draft.is_known, load = True, draft.load
+        for request in self.running[start:]:
+            known = len(request.tokens) + request.drawn
+            want = known - request.computed
+            if known >= request.end:
+                continue
+            if want > 1:
+                draft.num_behind += want
+                draft.longer.append(request)
+            else:
+                draft.num_to_come += 1
+                load.singles += 1
+                load.seen += known
+
+    def _view(self, request: Request | None, context: int, draft: _Draft) -> StepView:
+        others = len(self.running) + self.num_waiting
+        taken = len(self.running)
+        if request is not None:
+            if request.state is State.RUNNING:
+                others -= 1
+            else:
+                taken += 1
+        behind = draft.num_behind
+        if taken < self.plan_limits.max_num_seqs and self.counters.steps >= self._rests_until:
+            behind += self.waiting.num_tokens
+        draft.load.rows = len(draft.rows) + draft.num_to_come
+        return StepView(others, draft.budget, context, draft.load, draft.num_to_come, behind)
+
+    def _grant(self, request: Request, want: int, context: int, draft: _Draft) -> int:
         count = min(want, draft.budget)
         if self._limits:
-            others = len(self.running) + self.num_waiting - (request.state is State.RUNNING)
-            view = StepView(others, draft.budget)
+            view = self._view(request, context, draft)
             for limit in self._limits:
-                count = min(count, limit.grant(request, count, view))
+                if count >= limit.least:
+                    count = min(count, limit.grant(request, count, view))
         limits = self.plan_limits
         if count < want and not limits.enable_chunked_prefill and want <= limits.max_num_batched_tokens:
             return 0  # whole, in a later step; only recomputation can be longer than any step
@@ -258,6 +313,15 @@ class Scheduler:
             self.counters.recomputed_tokens += repeated
         request.computed = reach
         draft.budget -= count
+        load = draft.load
+        if count > 1:
+            load.tokens += count
+            load.pairs += count * reach - count * (count - 1) // 2
+        elif draft.num_to_come:
+            draft.num_to_come -= 1
+        else:
+            load.singles += 1
+            load.seen += reach
         draft.slots.append(request.slot)
         draft.counts.append(count)
         draft.samples.append(draws)
@@ -273,10 +337,15 @@ class Scheduler:
 
     def _admit(self, draft: _Draft, now: float) -> None:
         self._ask_deferred()
+        draft.num_to_come = 0
+        is_full = False
         held: list[Request] = []  # popped, not admitted: they go back in line
         too_big: list[Request] = []
         max_seqs = self.plan_limits.max_num_seqs
         while draft.budget > 0 and len(self.running) < max_seqs and len(held) < MAX_LOOKED_AT:
+            if self._is_full(draft):
+                is_full = True
+                break
             request = self.waiting.pop()
             if request is None:
                 break
@@ -289,9 +358,13 @@ class Scheduler:
                 break
             if request.drawn:
                 break  # preempted while a token of it is in flight: that one arrives first
+            if self._is_coming(request, draft):
+                continue
             match = self._source.match(request)
+            if self._is_coming(request, draft):
+                continue
             want = len(request.tokens) - match.num_tokens
-            count = self._grant(request, want, draft)
+            count = self._grant(request, want, match.num_tokens, draft)
             if count <= 0:
                 if not self.plan_limits.enable_chunked_prefill:
                     break
@@ -307,8 +380,20 @@ class Scheduler:
                 passed.num_passed += 1
             if any(passed.num_passed >= self._max_passed for passed in too_big):
                 break
+        if held and draft.budget > 0 and not is_full:
+            self._rests_until = self.counters.steps + STEPS_OF_REST
         for request in held:
             self.waiting.push(request)
+
+    def _is_full(self, draft: _Draft) -> bool:
+        if not (self._limits and draft.slots and len(self.waiting)):
+            return False
+        view = self._view(None, 0, draft)
+        return any(limit.is_full(view) for limit in self._limits)
+
+    def _is_coming(self, request: Request, draft: _Draft) -> bool:
+        """Somebody computes what this one could reuse: it waits rather than compute it as well."""
+        return any(self._source.is_coming(request, other) for other in draft.longer)
 
     def _ask_deferred(self) -> None:
         for _ in range(min(len(self.deferred), MAX_LOOKED_AT)):
@@ -376,3 +461,5 @@ class Scheduler:
             )
         )
         self._schedule(request, count, draft)
+        if request.pending > 1:
+            draft.longer.append(request)

@@ -110,7 +110,7 @@ class ExecutorOptions:
     max_rows: int
     max_blocks_per_row: int
     num_threads: int
-    isa: str  # native: "generic" | "avx2" | "avx512" | "avx512_bf16"; torch: "torch"
+    isa: str  # native: "generic" | "avx2" | "avx512" | "avx512_bf16" | "avx512_amx" | "neon"; torch: "torch"
     optimization_level: int = 2
 
 

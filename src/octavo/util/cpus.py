@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import platform
@@ -56,7 +57,19 @@ def isas(root: Path = Path("/")) -> tuple[str, ...]:
         if not needed <= flags:
             break
         found.append(name)
+    if found[-1] == "avx512_bf16" and {"amx_tile", "amx_bf16", "amx_int8"} <= flags and may_use_tiles():
+        found.append("avx512_amx")
     return tuple(found)
+
+
+def may_use_tiles() -> bool:
+    """Whether the kernel lets this process use the tile unit (AMX): asks it, as the native core does (csrc/isa.cpp)."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # of x86-64
+    try:
+        refused: int = ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)
+        return refused == 0
+    except (OSError, AttributeError):
+        return False
 
 
 def _cpu_flags(root: Path) -> set[str]:

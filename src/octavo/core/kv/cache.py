@@ -95,6 +95,13 @@ class KVCache:
             miss = self._index.why_missing(request.keys, length)
         return Match(length * self.block_size, tuple(nodes[:length]), miss)
 
+    def is_coming(self, request: Request, other: Request) -> bool:
+        """Does `other` compute a block next that `request`, which was matched before, could reuse?"""
+        i = other.computed // self.block_size
+        keys, theirs = request.keys, other.keys
+        last = (len(request.tokens) - 1) // self.block_size
+        return i < min(len(keys), len(theirs), last) and keys[i].digest == theirs[i].digest
+
     def _chain(self, request: Request, limit: int) -> list[Node]:
         nodes: list[Node] = []
         parent: Node | None = None

@@ -1,0 +1,154 @@
+"""How long a step takes, and how much of a prompt fits in one that streams wait for.
+
+Owns a small model of a step's time, learned from the steps that ended, and the `Limit` that follows
+from it. Does not know who is scheduled, nor what a token is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, sqrt
+
+from octavo.core.protocols import Load, StepView
+from octavo.core.request import Request
+
+#: Cost of a step, of a row in it, of a prompt token, of a position that a prompt token sees, and of one
+#: that a single token sees, in milliseconds: where learning starts. Only their order of magnitude matters.
+START_MS = (10.0, 0.2, 1.0, 2e-4, 1e-3)
+START_VARIANCE = 25.0  # of a cost, in units of its start value
+DRIFT = 0.02  # share of a cost that it may change by from one step to the next
+NOISE = 0.1  # share of a step's time that is chance
+LEAST, MOST = 1e-3, 1e5  # bounds of a cost, in units of its start value
+#: A time this many deviations off is a spike, and not learned from, unless it comes so often in a row.
+SPIKE_DEVIATIONS = 4.0
+SPIKES_BELIEVED = 3
+
+#: Chunks are multiples of it: kernels compute rows in tiles.
+GRAIN = 16
+#: A step has room for so many prompt tokens however slow it is: a prompt must end some day.
+FLOOR = 32
+AIM = 0.9  # share of the bound that a step is planned for: half of all steps take longer than predicted
+
+
+class StepTime:
+    """A Kalman filter over the five costs: what was not seen lately keeps its value, and is trusted less."""
+
+    def __init__(self) -> None:
+        count = len(START_MS)
+        self._factors = [1.0] * count  # costs in units of START_MS
+        self._cov = [[START_VARIANCE * (i == j) for j in range(count)] for i in range(count)]
+        self._num_spikes = 0
+        self.num_learned = 0
+
+    @property
+    def costs_ms(self) -> list[float]:
+        return [factor * start for factor, start in zip(self._factors, START_MS, strict=True)]
+
+    def predict_ms(self, load: Load) -> float:
+        return _dot(self._factors, _features(load))
+
+    def learn(self, load: Load, elapsed_ms: float) -> None:
+        if not (isfinite(elapsed_ms) and elapsed_ms > 0):
+            return  # not measured
+        features = _features(load)
+        expected = _dot(self._factors, features)
+        spread = [_dot(row, features) for row in self._cov]
+        chance = (NOISE * elapsed_ms + 0.1) ** 2
+        variance = _dot(spread, features) + chance
+        error = elapsed_ms - expected
+        if self.num_learned and error * error > SPIKE_DEVIATIONS**2 * variance:
+            self._num_spikes += 1
+            if error > 0 and self._num_spikes < SPIKES_BELIEVED:
+                return  # no step is faster than the machine, but any may be held up
+            for i, row in enumerate(self._cov):  # the machine has changed: learn anew from here
+                row[i] += START_VARIANCE * max(1.0, self._factors[i] ** 2)
+            spread = [_dot(row, features) for row in self._cov]
+            variance = _dot(spread, features) + chance
+        self._num_spikes = 0
+        self.num_learned += 1
+        gain = [each / variance for each in spread]
+        self._factors = [
+            min(max(f + g * error, LEAST), MOST) for f, g in zip(self._factors, gain, strict=True)
+        ]
+        self._cov = [
+            [c - g * s for c, s in zip(row, spread, strict=True)]
+            for row, g in zip(self._cov, gain, strict=True)
+        ]
+        self._drift()
+
+    def _drift(self) -> None:
+        """Trust fades, down to that of the start and no further."""
+        cov = self._cov
+        for i, factor in enumerate(self._factors):
+            scale = max(factor, 0.1)
+            cov[i][i] += (DRIFT * scale) ** 2
+            most = START_VARIANCE * max(1.0, scale * scale)
+            if cov[i][i] > most:
+                shrink = sqrt(most / cov[i][i])
+                for j in range(len(cov)):  # a row and its column alike: it stays a covariance
+                    cov[i][j] *= shrink
+                    cov[j][i] *= shrink
+
+
+class Pace:
+    """`Limit`: while other rows wait for their next token, prompts get what keeps the step under
+    `bound_ms`; with no such row, whatever the budget allows.
+
+    A prompt that one step could hold takes what it wants. A longer one leaves what those behind it want,
+    up to half of what is left: so a short prompt passes through the steps of a long one.
+    """
+
+    least = 2  # single tokens are never held back
+
+    def __init__(self, bound_ms: float, *, grain: int = GRAIN, floor: int = FLOOR) -> None:
+        self.bound_ms = bound_ms
+        self.grain = grain
+        self.floor = floor
+        self.time = StepTime()
+
+    def observe(self, load: Load, elapsed_s: float) -> None:
+        self.time.learn(load, 1e3 * elapsed_s)
+
+    def is_full(self, view: StepView) -> bool:
+        return view.load.singles > 0 and view.load.tokens > 0 and self._room(view) < self.grain
+
+    def grant(self, request: Request, want: int, view: StepView) -> int:
+        load = view.load
+        free = view.budget - view.num_to_come
+        if not load.tokens:
+            free = max(free, 1)
+        left = free
+        if load.singles:
+            room = self._room(view)
+            if room < self.grain and want > room:
+                return 0
+            left = min(free, room)
+        if left <= 0:
+            return 0
+        grain, rest = self.grain, request.known + request.drawn - view.context
+        if rest > left + load.tokens and view.num_behind and left >= 2 * grain:
+            left -= min(-(-view.num_behind // grain) * grain, left // 2)
+        if want <= left:
+            return want
+        return left // grain * grain or left
+
+    def _room(self, view: StepView) -> int:
+        """Prompt tokens at `view.context` that the step still has time for."""
+        load = view.load
+        _, row, token, pair, _ = self.time.costs_ms
+        time_ms = AIM * self.bound_ms - self.time.predict_ms(load) - row
+        room = self.floor - load.tokens
+        if time_ms > 0:
+            # time = tokens * each + tokens^2 * pair / 2, solved for tokens
+            each = token + pair * view.context
+            room = max(room, int(2 * time_ms / (each + sqrt(each * each + 2 * pair * time_ms))))
+        return room
+
+
+def _features(load: Load) -> tuple[float, ...]:
+    counts = (1, load.rows, load.tokens, load.pairs, load.seen)
+    return tuple(count * start for count, start in zip(counts, START_MS, strict=True))
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum([x * y for x, y in zip(a, b, strict=True)])
