@@ -215,18 +215,20 @@ async def test_open_routes_are_open_below_a_root_path() -> None:
     async with world(server=KEYS) as w:
         below = httpx.ASGITransport(app=w.app, root_path="/llm")  # as uvicorn says it
         async with httpx.AsyncClient(transport=below, base_url="http://localhost/llm") as http:
-            for path, status in (("/health", 200), ("/", 200), ("/version", 401), ("/x/health", 401)):
+            for path, status in (("/health", 200), ("/", 401), ("/version", 401), ("/x/health", 401)):
                 assert (await http.get(path)).status_code == status, path
 
 
 # ---- the page -----------------------------------------------------------------------------------
 
 
-async def test_the_page_is_open_static_and_whole() -> None:
+async def test_the_page_is_what_a_browser_shows_of_the_401_static_and_whole() -> None:
     async with world(server=KEYS) as w:
-        answer = await w.http.get("/")
-        assert (await w.http.get("/server_info")).status_code == 401
-    assert answer.status_code == 200
+        answer = await w.http.get("/", headers={"Accept": "text/html,*/*"})
+        assert (await w.http.get("/server_info", headers={"Accept": "text/html"})).status_code == 401
+        key = {"Authorization": "Bearer first-key"}
+        assert (await w.http.get("/", headers=key)).status_code == 200
+    assert answer.status_code == 401
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     page = answer.text
     assert "first-key" not in page

@@ -19,14 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.api.faults import REFUSAL, refusal_response
 from octavo.api.metrics import Metrics
+from octavo.api.page import page_response
 from octavo.errors import InvalidRequest
 
 log = logging.getLogger("octavo.request")
 
-# The page is static and holds nothing of the server; what it shows it asks for, with the key that its user types.
-OPEN_ROUTES = frozenset(
-    {("GET", "/"), *((method, path) for path in ("/health", "/ping") for method in ("GET", "HEAD", "POST"))}
-)
+OPEN_ROUTES = frozenset((method, path) for path in ("/health", "/ping") for method in ("GET", "HEAD", "POST"))
 REQUEST_ID = "octavo.request_id"  # keys of the ASGI scope
 API_KEY = "octavo.api_key"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -136,7 +134,10 @@ def is_loopback(name: str) -> bool:
 
 
 class KeyGuard:
-    """401 without one of the keys, on every path but the open ones. Compares all keys in constant time."""
+    """401 without one of the keys, on every path but the open ones. Compares all keys in constant time.
+
+    A browser that opens `/` cannot send a key yet: the body of its 401 is the page, which asks for one.
+    """
 
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
@@ -154,6 +155,11 @@ class KeyGuard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
+        if (scope["method"], _path(scope)) == ("GET", "/") and "text/html" in Headers(scope=scope).get(
+            "accept", ""
+        ):
+            await page_response(401)(scope, receive, send)
+            return
         response = refusal_response(
             scope,
             "a valid API key is needed: send the header 'Authorization: Bearer KEY' (octavo chat and octavo complete: "
@@ -167,8 +173,7 @@ class KeyGuard:
     def _is_open(scope: Scope) -> bool:
         if scope["type"] != "http":
             return False
-        path: str = scope["path"]
-        return (scope["method"], path.removeprefix(scope.get("root_path", ""))) in OPEN_ROUTES
+        return (scope["method"], _path(scope)) in OPEN_ROUTES
 
     def _key(self, scope: Scope) -> str | None:
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -177,6 +182,12 @@ class KeyGuard:
         for known in self._digests:
             is_known |= hmac.compare_digest(digest, known)
         return given.strip() if is_known and scheme.lower() == "bearer" else None
+
+
+def _path(scope: Scope) -> str:
+    """The route's path, below the prefix of a proxy."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 class BodyLimit:

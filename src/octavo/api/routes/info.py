@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 import octavo
+from octavo.api.page import page_response
 from octavo.api.routes.common import json_response, state_of
 from octavo.api.state import ApiState
 
 router = APIRouter()
 
-_PAGE = Path(__file__).parents[1] / "page.html"
-_PAGE_HEADERS = {  # the page takes an API key: nothing foreign may run in it, get it, or frame it
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-}
 _SETTLE_S = 0.2
 
 
 @router.get("/")
 async def page() -> Response:
-    return HTMLResponse(_page(), headers=_PAGE_HEADERS)
-
-
-@lru_cache
-def _page() -> str:
-    return _PAGE.read_text(encoding="utf-8")
+    return page_response()
 
 
 @router.get("/v1/models")
