@@ -252,6 +252,8 @@ class Generation:
 def _joined(first: ChoiceEvent, second: ChoiceEvent) -> ChoiceEvent:
     """Two events of a choice as one."""
     second.text = first.text + second.text
+    if first.parts is not None or second.parts is not None:
+        second.parts = first.ordered + second.ordered
     second.token_ids = first.token_ids + second.token_ids
     second.entries = first.entries + second.entries
     if first.prompt_logprobs is not None:

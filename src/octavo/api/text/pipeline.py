@@ -45,11 +45,46 @@ class TokenEntry:
 
 
 @dataclass(slots=True)
+class ContentPart:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class ReasoningPart:
+    """A piece of what the model thought before it answered."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class CallPart:
+    """A piece of a tool call. `id` and `name` come once, with its first piece; then bytes of its arguments.
+
+    `index` counts the calls of a choice from 0. The pieces of `arguments` join to one JSON text.
+    """
+
+    index: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+Part = ContentPart | ReasoningPart | CallPart
+
+
+@dataclass(slots=True)
 class ChoiceEvent:
-    """What a choice has to say. The last one has `finish` or `error`; its text comes before both."""
+    """What a choice has to say. The last one has `finish` or `error`; its text comes before both.
+
+    `parts` is what the output parsers made of the text, in order; None when no parser runs, and then
+    all of it is content. `text` stays what the tokens added, markup and all. Writers read `ordered`.
+    """
 
     index: int
     text: str = ""
+    parts: list[Part] | None = None
     token_ids: list[int] = field(default_factory=list)
     entries: list[TokenEntry] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
@@ -63,8 +98,17 @@ class ChoiceEvent:
         return self.finish is not None or self.error is not None
 
     @property
+    def ordered(self) -> list[Part]:
+        """Content, reasoning and pieces of tool calls, as they came."""
+        if self.parts is not None:
+            return self.parts
+        return [ContentPart(self.text)] if self.text else []
+
+    @property
     def is_empty(self) -> bool:
-        return not (self.text or self.token_ids or self.is_last or self.prompt_logprobs is not None)
+        return not (
+            self.text or self.parts or self.token_ids or self.is_last or self.prompt_logprobs is not None
+        )
 
 
 class ChoicePipeline:
