@@ -116,15 +116,19 @@ ROUTES = {
     "/load": "requests in the server",
     "/tokenize": "text or messages to token ids",
     "/detokenize": "token ids to text",
+    "/pause": "stand still: `mode` abort, wait or keep; `clear_cache` (under OCTAVO_SERVER_DEV_MODE=1)",
+    "/resume": "go on (under OCTAVO_SERVER_DEV_MODE=1)",
+    "/is_paused": "does it stand still (under OCTAVO_SERVER_DEV_MODE=1)",
+    "/reset_prefix_cache": "forget cached prefixes; `reset_running_requests` (under OCTAVO_SERVER_DEV_MODE=1)",
 }
 
 
 def routes() -> str:
     from octavo.api.middleware import OPEN_ROUTES
-    from octavo.api.routes import chat, completions, info, tokenise
+    from octavo.api.routes import chat, completions, control, info, tokenise
 
     rows = []
-    for module in (chat, completions, tokenise, info):
+    for module in (chat, completions, tokenise, info, control):
         for route in module.router.routes:
             path: str = getattr(route, "path")  # noqa: B009  (a Starlette base class without it)
             methods = sorted(getattr(route, "methods") - {"HEAD"})  # noqa: B009

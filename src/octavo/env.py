@@ -20,6 +20,7 @@ VARIABLES = (
     Variable("OCTAVO_ISA", "Instruction set of the native kernels; --isa wins."),
     Variable("OCTAVO_COMMAND", "How hints spell the command `octavo`; `./run` sets it."),
     Variable("OCTAVO_PIP", "How hints spell `pip`; `./run` sets it."),
+    Variable("OCTAVO_SERVER_DEV_MODE", "1 serves /pause, /resume, /is_paused and /reset_prefix_cache."),
     Variable("HF_TOKEN", "Token for `octavo pull hf:...` of gated repositories."),
 )
 
@@ -38,6 +39,10 @@ def api_key() -> str | None:
 
 def isa() -> str | None:
     return os.environ.get("OCTAVO_ISA") or None
+
+
+def is_dev_mode() -> bool:
+    return os.environ.get("OCTAVO_SERVER_DEV_MODE") == "1"
 
 
 def hf_token() -> str | None:

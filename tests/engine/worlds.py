@@ -16,6 +16,7 @@ from tests.fakes.glass_worker import GlassWorker, Solo, expected, expected_score
 
 from octavo.core.engine import Engine
 from octavo.core.kv import prefix
+from octavo.core.pause import Paused
 from octavo.core.protocols import StepView, Verdict
 from octavo.core.request import Request
 from octavo.wire.messages import EngineRequest, FinishReason
@@ -56,6 +57,7 @@ class Counts:
     requests: int = 0
     steps: int = 0
     preemptions: int = 0
+    pauses: int = 0
     hits: int = 0
     recomputed: int = 0
     aborts: int = 0
@@ -211,12 +213,24 @@ class World:
             again.crashes = 1
             self.engine.add(again)
 
+    def pause_or_resume(self) -> None:
+        """`abort` is left to `abort`, which knows whom it ends."""
+        if self.engine._pause.state:
+            self.engine.resume()
+        else:
+            self.engine.pause(self.rng.choice(("wait", "keep")), self.rng.random() < 0.5)
+            self.counts.pauses += 1
+
     def turn(self) -> None:
         engine = self.engine
         self.ear.take(engine.pump(self.rng.choice((0.0, 0.0, None))))
         if self.check_state:
             check(engine)
-        if not self.is_whimsical:
+        if engine.is_paused():
+            assert not engine.num_in_flight
+            if engine._pause.state is Paused.NEW:
+                assert not engine.scheduler.running
+        if not self.is_whimsical and not engine._pause.state:
             assert not engine._live or engine.num_in_flight, "requests live and nothing is planned"
 
     def run(self) -> Counts:
@@ -235,6 +249,8 @@ class World:
                 assert self.engine.reset_prefix_cache() == idle
             elif dice < 0.06 and restarts:
                 self.restart()
+            elif dice > (0.8 if self.engine._pause.state else 0.98):
+                self.pause_or_resume()
             self.turn()
             if not to_add and not self.engine.has_work():
                 break

@@ -13,9 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import octavo
+from octavo import env
 from octavo.api import faults
 from octavo.api.middleware import BodyLimit, HostGuard, KeyGuard, RequestIds, is_loopback
-from octavo.api.routes import chat, completions, info, tokenise
+from octavo.api.routes import chat, completions, control, info, tokenise
 from octavo.api.routes.common import ClientGone
 from octavo.api.state import ApiState
 
@@ -48,7 +49,10 @@ def create_app(state: ApiState) -> FastAPI:
     )
     app.state.octavo = state
     paths: set[str] = set()
-    for router in (chat.router, completions.router, tokenise.router, info.router):
+    routers = [chat.router, completions.router, tokenise.router, info.router]
+    if env.is_dev_mode():
+        routers.append(control.router)
+    for router in routers:
         app.include_router(router)
         paths |= {route.path for route in router.routes if isinstance(route, Route)}
     faults.install(app, sorted(path for path in paths if "{" not in path))

@@ -6,6 +6,7 @@ self-check against stalls. Does not know sockets (core.loop), text (api) or what
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from octavo.config.plan import EnginePlan
 from octavo.core.kv.cache import KVCache
 from octavo.core.pace import Pace
+from octavo.core.pause import Paused, PauseGate, PauseMode
 from octavo.core.protocols import Gate, Limit
 from octavo.core.request import Request, State
 from octavo.core.scheduler import MAX_PASSED, Scheduler, Step
@@ -84,13 +86,14 @@ class Engine:
                 fix="set max_step_ms to 0, or switch chunked prefill on",
             )
         self.pace = Pace(bound_ms) if bound_ms else None
+        self._pause = PauseGate()
         self.scheduler = Scheduler(
             plan.scheduler,
             self.cache,
             self.cache,
             watermark_blocks=int(plan.scheduler.watermark_frac * plan.cache.num_blocks),
             growth_blocks=len(layout.groups),
-            gates=gates,
+            gates=(self._pause, *gates),
             limits=limits if self.pace is None else (*limits, self.pace),
             max_passed=max_passed,
         )
@@ -113,6 +116,7 @@ class Engine:
         self._stall_s = stall_s
         self._stalled_since: float | None = None
         self._recovered = False
+        self._clears_cache = False  # when the pause is complete
 
     # ---- requests in --------------------------------------------------------------------------
 
@@ -170,7 +174,7 @@ class Engine:
                 return f"token id {bad} is outside the vocabulary: this model has ids 0 to {vocab - 1}"
         return None
 
-    def _forced_end(self, request: Request) -> tuple[FinishReason, int | None] | None:
+    def _forced_end(self, request: Request) -> tuple[FinishReason, int | str | None] | None:
         """The end that the forced tokens reached already: the engine died before it could say so."""
         wire = request.wire
         for i, token in enumerate(wire.forced):
@@ -225,13 +229,15 @@ class Engine:
             timeout_s = 0.0
             self._commit(self._in_flight.popleft(), result, deltas)
             self._fill()
-        if self._live and not self._in_flight:
+        if self._live and not self._in_flight and not self._pause.state:
             self._check_stall()
         else:
             self._stalled_since = None
         return deltas
 
     def _fill(self) -> None:
+        if self._pause.state is Paused.ALL:
+            return
         while len(self._in_flight) < self._depth:
             step = self.scheduler.plan(self._clock())
             if step is None:
@@ -307,7 +313,9 @@ class Engine:
         request.may_reuse = not request.wire.skip_reading_prefix_cache
         return True
 
-    def _may_stop(self, request: Request, token: int, length: int) -> tuple[FinishReason, int | None] | None:
+    def _may_stop(
+        self, request: Request, token: int, length: int
+    ) -> tuple[FinishReason, int | str | None] | None:
         wire = request.wire
         return may_stop(
             token,
@@ -316,6 +324,7 @@ class Engine:
             is_last=length >= request.end,
             eos_ids=wire.eos_ids,
             stop_token_ids=wire.params.stop_token_ids,
+            repetition=request.repetition,
         )
 
     # ---- requests out -------------------------------------------------------------------------
@@ -324,7 +333,7 @@ class Engine:
         self,
         request: Request,
         reason: FinishReason,
-        stop_reason: int | None = None,
+        stop_reason: int | str | None = None,
         *,
         error: str | None = None,
         delta: TokenDelta | None = None,
@@ -394,6 +403,7 @@ class Engine:
             running=len(scheduler.running),
             waiting=scheduler.num_waiting,
             waiting_deferred=len(scheduler.deferred),
+            paused=bool(self._pause.state),
             kv_usage_frac=pool.usage_frac,
             kv_blocks_free=pool.num_free,
             kv_blocks_total=pool.num_blocks,
@@ -406,9 +416,41 @@ class Engine:
             step_tokens=step_tokens,
         )
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget cached prefixes; False while a running request holds blocks."""
+    def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """Forget cached prefixes; False while a running request holds blocks, unless `reset_running`
+        makes all of them wait and compute again."""
+        if reset_running:
+            self.scheduler.preempt_all()
         return self.cache.reset()
+
+    # ---- standing still -----------------------------------------------------------------------
+
+    def pause(self, mode: str = "abort", clear_cache: bool = True) -> None:
+        """Begin to stand still; `is_paused` says when it does. New requests queue meanwhile.
+
+        `clear_cache`: once nothing is computed, cached prefixes are forgotten (and what `keep` has
+        frozen is computed again after `resume`, to the same tokens). Raises InvalidRequest for a mode
+        that does not exist.
+        """
+        wanted = PauseMode.named(mode)
+        self._pause.state = Paused.ALL if wanted is PauseMode.KEEP else Paused.NEW
+        self._clears_cache = clear_cache
+        if wanted is PauseMode.ABORT:
+            self.abort_all()
+
+    def is_paused(self) -> bool:
+        """Paused, and nothing is computed any more."""
+        state = self._pause.state
+        if not state or self._in_flight or (state is Paused.NEW and self.scheduler.running):
+            return False
+        if self._clears_cache:
+            self._clears_cache = False
+            self.reset_prefix_cache(reset_running=True)
+        return True
+
+    def resume(self) -> None:
+        self._pause.state = Paused.NO
+        self._clears_cache = False
 
     def describe(self) -> dict[str, object]:
         """What actually runs, as plain values."""
@@ -426,13 +468,18 @@ class Engine:
 
     def call(self, method: str, args: Sequence[object] = ()) -> object:
         """A control call by name. Raises InvalidRequest for a method or arguments that do not exist."""
-        calls: dict[str, Callable[[], object]] = {
+        calls: dict[str, Callable[..., object]] = {
             "reset_prefix_cache": self.reset_prefix_cache,
+            "pause": self.pause,
+            "is_paused": self.is_paused,
+            "resume": self.resume,
             "stats": self.stats,
             "describe": self.describe,
         }
         if method not in calls:
             raise InvalidRequest(f"there is no engine call {method!r}", fix=f"call one of {', '.join(calls)}")
-        if args:
-            raise InvalidRequest(f"{method} takes no arguments, not {list(args)!r}")
-        return calls[method]()
+        try:
+            bound = inspect.signature(calls[method]).bind(*args)
+        except TypeError as error:
+            raise InvalidRequest(f"{method} does not take {list(args)!r}: {error}") from None
+        return calls[method](*bound.args)
