@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from octavo.config.plan import EnginePlan
 from octavo.core.kv.cache import KVCache
+from octavo.core.kv_events import KVEvents
 from octavo.core.pace import Pace
 from octavo.core.pause import Paused, PauseGate, PauseMode
 from octavo.core.protocols import Gate, Limit
@@ -57,6 +58,7 @@ class Engine:
         *,
         gates: Sequence[Gate] = (),
         limits: Sequence[Limit] = (),
+        kv_events: KVEvents | None = None,
         max_passed: int = MAX_PASSED,
         stall_s: float = STALL_S,
         clock: Callable[[], float] = time.monotonic,
@@ -78,7 +80,9 @@ class Engine:
             max_chunk=plan.scheduler.max_num_batched_tokens,
             enable_prefix_caching=plan.cache.enable_prefix_caching,
             hash_algo=plan.cache.hash_algo,
+            events=None if kv_events is None else kv_events.log,
         )
+        self._kv_events = kv_events
         bound_ms = plan.scheduler.max_step_ms
         if bound_ms and not plan.scheduler.enable_chunked_prefill:
             raise ConfigError(
@@ -107,6 +111,8 @@ class Engine:
                 self.max_len - 1,
                 plan.scheduler.max_model_len,
             )
+        #: What launch knows besides: it fills in the fields of others.
+        self.more_stats: Callable[[EngineStats], None] | None = None
         self._live: dict[str, Request] = {}
         self._in_flight: deque[Step] = deque()
         self._outbox: list[TokenDelta] = []  # of requests that ended outside a step
@@ -193,6 +199,11 @@ class Engine:
     def abort_all(self) -> None:
         self.abort(list(self._live))
 
+    def close(self) -> None:
+        """The engine is used no more: what it holds outside this process is given back."""
+        if self._kv_events is not None:
+            self._kv_events.close()
+
     # ---- the step loop ------------------------------------------------------------------------
 
     def has_work(self) -> bool:
@@ -218,6 +229,8 @@ class Engine:
         looks. A step is planned as soon as another ends, so that the worker finds it waiting.
         Raises EngineDead when the worker reports a fault.
         """
+        if not self._in_flight:
+            self._worker.collect(0.0)  # nothing is due: this takes back the wake-up that a gate gave
         self._fill()
         deltas, self._outbox = self._outbox, []
         if deltas:
@@ -233,6 +246,8 @@ class Engine:
             self._check_stall()
         else:
             self._stalled_since = None
+        if self._kv_events is not None:
+            self._kv_events.flush(self.cache)
         return deltas
 
     def _fill(self) -> None:
@@ -240,6 +255,8 @@ class Engine:
             return
         while len(self._in_flight) < self._depth:
             step = self.scheduler.plan(self._clock())
+            if self.scheduler.failed:
+                self._end_failed()
             if step is None:
                 return
             self._worker.submit(step.plan)
@@ -247,6 +264,11 @@ class Engine:
             self._last_step_tokens = step.num_tokens
             self._step_tokens.append(step.num_tokens)
             self._recovered = False
+
+    def _end_failed(self) -> None:
+        failed, self.scheduler.failed = self.scheduler.failed, []
+        for request, problem in failed:
+            self._outbox.append(self._end(request, FinishReason.ERROR, error=problem))
 
     def _commit(self, step: Step, result: StepResult, deltas: list[TokenDelta]) -> None:
         if result.fault is not None:
@@ -267,7 +289,8 @@ class Engine:
                 drawn = result.token_ids[row]
                 logprobs = result.logprobs[row] if has_logprobs else None
                 if drawn and drawn[-1] < 0:
-                    deltas.append(self._end(request, FinishReason.ERROR, error=NOTHING_ALLOWED))
+                    problem = result.problems.get(step.plan.slots[row], NOTHING_ALLOWED)
+                    deltas.append(self._end(request, FinishReason.ERROR, error=problem))
                 else:
                     deltas.append(self._accept(request, drawn, logprobs, now))
 
@@ -283,6 +306,8 @@ class Engine:
         tokens, ended = request.tokens, None
         for count, token in enumerate(token_ids, 1):
             tokens.append(token)
+            if token not in request.ending_ids and len(tokens) < request.end and request.repetition is None:
+                continue  # as nearly every token
             ended = self._may_stop(request, token, len(tokens))
             if ended is not None:
                 token_ids = token_ids[:count]
@@ -320,7 +345,8 @@ class Engine:
         return may_stop(
             token,
             num_output=length - request.num_prompt,
-            min_tokens=wire.params.min_tokens,
+            # An answer ends where its grammar does; until then the worker bans the end, min_tokens long.
+            min_tokens=0 if wire.params.structured is not None else wire.params.min_tokens,
             is_last=length >= request.end,
             eos_ids=wire.eos_ids,
             stop_token_ids=wire.params.stop_token_ids,
@@ -399,7 +425,7 @@ class Engine:
         step_tokens = list(self._step_tokens)
         if drain:
             self._step_tokens.clear()
-        return EngineStats(
+        stats = EngineStats(
             running=len(scheduler.running),
             waiting=scheduler.num_waiting,
             waiting_deferred=len(scheduler.deferred),
@@ -415,6 +441,9 @@ class Engine:
             last_step_tokens=self._last_step_tokens,
             step_tokens=step_tokens,
         )
+        if self.more_stats is not None:
+            self.more_stats(stats)
+        return stats
 
     def reset_prefix_cache(self, reset_running: bool = False) -> bool:
         """Forget cached prefixes; False while a running request holds blocks, unless `reset_running`

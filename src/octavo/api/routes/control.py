@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.api.router import Router
 from octavo.api.routes.common import json_response, or_gone, state_of
 from octavo.errors import InvalidRequest
 
-router = APIRouter()
+router = Router()
 
 MODES = ("abort", "wait", "keep")
 _LOOK_EVERY_S = 0.02
