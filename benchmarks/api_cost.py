@@ -102,7 +102,7 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
 async def follow(
     child: subprocess.Popen[str], lengths: list[int], profile: cProfile.Profile | None
 ) -> tuple[list[tuple[float, float]], cProfile.Profile | None]:
-    """CPU seconds of this process (own, in the kernel) for each batch: the child says when it begins, and when it has all."""
+    """CPU seconds of this process (own, in the kernel) for each batch; the child says when it has all of one."""
     loop = asyncio.get_running_loop()
     assert child.stdout is not None and child.stdin is not None
     spent: list[tuple[float, float]] = []

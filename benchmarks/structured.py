@@ -17,10 +17,10 @@ from collections import Counter
 from typing import Any
 
 import jsonschema
+from tests.fakes.schemas import MAKERS, Schema, nested
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.errors import InvalidRequest
-from tests.fakes.schemas import MAKERS, Schema, nested
 
 MAX_SPACES = 33  # in a row, outside of strings; compact answers have none
 

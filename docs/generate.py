@@ -195,11 +195,50 @@ def structured() -> str:
         text
         + "\n## Backends\n\n"
         + table(["name", "other names", "package", "kinds"], rows)
-        + "\n## JSON Schema keywords\n\nOf draft 2020-12, whatever `$schema` says. Also at `GET /structured_outputs`.\n\n"
+        + "\n## JSON Schema keywords\n\nOf draft 2020-12, whatever `$schema` says. "
+        "Also at `GET /structured_outputs`.\n\n"
         + table(
             ["keyword", "support", "how far, or what to do instead"],
             [[f"`{k}`", s, n] for k, s, n in keywords()],
         )
+    )
+
+
+def tools() -> str:
+    from octavo.api.text.parsers.envelope import is_writable
+    from octavo.api.text.parsers.reasoning_rows import REASONING_ROWS, REFUSED_REASONING_ROWS
+    from octavo.api.text.parsers.tool_rows import REFUSED_TOOL_ROWS, TOOL_ROWS
+
+    def code(text: str) -> str:
+        return "`" + text.replace("\n", " ") + "`"
+
+    calls = [
+        [
+            f"`{r.name}`",
+            code(r.shape),
+            r.models,
+            "yes" if is_writable(r) else "no: required, named and strict are refused",
+        ]
+        for r in sorted(TOOL_ROWS.values(), key=lambda r: r.name)
+    ]
+    start = {"reasoning": "thinking", "content": "answer", "asked": "by the template's variables"}
+    thoughts = [
+        [f"`{r.name}`", code(r.shape), r.models, start[r.start]]
+        for r in sorted(REASONING_ROWS.values(), key=lambda r: r.name)
+    ]
+    refused = {"`--tool-call-parser`": REFUSED_TOOL_ROWS, "`--reasoning-parser`": REFUSED_REASONING_ROWS}
+    lines = [
+        f"- {flag} `{n}` is refused: {why}." for flag, rows in refused.items() for n, why in rows.items()
+    ]
+    return (
+        (HERE / "tools.txt").read_text(encoding="utf-8")
+        + "\n## Formats of calls\n\n"
+        + table(["name", "a call", "models", "as a grammar"], calls)
+        + "\n## Marks of thinking\n\n"
+        + table(["name", "a thought", "models", "begins, when the prompt does not say"], thoughts)
+        + "\n"
+        + "\n".join(lines)
+        + "\n"
     )
 
 
@@ -210,6 +249,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "metrics.md": metrics,
     "routes.md": routes,
     "structured-output.md": structured,
+    "tools.md": tools,
 }
 
 

@@ -108,7 +108,8 @@ class Running:
             self._process = subprocess.Popen(
                 command,
                 cwd=CHECKOUT,
-                env=os.environ | side.env,
+                # As installed, for all sides: Python keeps what it has compiled.
+                env={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | side.env,
                 stdin=pipe,
                 stdout=pipe or out,
                 stderr=out,

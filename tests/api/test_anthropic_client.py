@@ -130,6 +130,13 @@ async def test_count_tokens() -> None:
     assert count.input_tokens == message.usage.input_tokens
 
 
+async def test_models() -> None:
+    async with served() as (client, _):
+        assert [m.id async for m in client.models.list()] == ["toy", "alias"]
+        one = await client.models.retrieve("alias")
+    assert (one.type, one.display_name, one.created_at.year >= 2024) == ("model", "alias", True)
+
+
 async def test_errors_are_the_classes_of_the_client() -> None:
     async with served(server={"api_keys": ("secret",)}) as (client, _):
         with pytest.raises(anthropic.NotFoundError) as gone:

@@ -217,8 +217,6 @@ async def test_p012_unknown_fields_are_reported_or_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("response_format", {"type": "json_object"}),
-        ("structured_outputs", {"json": {}, "x": 1}),
         ("guided_json", {"type": "object"}),
         ("prompt_embeds", "AAAA"),
         ("suffix", "tail"),

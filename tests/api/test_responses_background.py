@@ -95,7 +95,9 @@ async def test_its_events_can_be_read_again_from_any_point() -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
 
 
-async def test_it_survives_its_client_and_others_may_listen_late() -> None:
+@pytest.mark.parametrize("lines_read", [1, 30])
+async def test_it_survives_its_client_and_others_may_listen_late(lines_read: int) -> None:
+    """Also one that leaves at the very first event, while the work is still queued."""
     async with (
         world(lambda _: ENDLESS, delay_s=0.001) as w,
         on_socket(w.app) as url,
@@ -106,7 +108,7 @@ async def test_it_survives_its_client_and_others_may_listen_late() -> None:
             lines = []
             async for line in answer.aiter_lines():
                 lines.append(line)
-                if len(lines) > 30:
+                if len(lines) >= lines_read:
                     break
         response_id = w.state.responses.running[0].id
         assert w.engine.aborted == []

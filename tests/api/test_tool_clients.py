@@ -69,12 +69,16 @@ async def test_openai_client_with_tools() -> None:
 
 
 async def test_openai_stream_helper_puts_calls_together() -> None:
-    async with world(ANSWER) as w, on_socket(w.app) as url, client_at(url) as client:
-        async with client.chat.completions.stream(
-            model="toy", messages=USER, tools=[{**WEATHER, "function": {**WEATHER["function"], "strict": True}}]  # type: ignore[arg-type]
-        ) as stream:  # fmt: skip
-            kinds = [event.type async for event in stream]
-            final = await stream.get_final_completion()
+    strict: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    messages: Any = USER
+    async with (
+        world(ANSWER) as w,
+        on_socket(w.app) as url,
+        client_at(url) as client,
+        client.chat.completions.stream(model="toy", messages=messages, tools=[strict]) as stream,
+    ):
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_completion()
     assert "tool_calls.function.arguments.delta" in kinds
     assert kinds.count("tool_calls.function.arguments.done") == 2
     calls = final.choices[0].message.tool_calls
@@ -105,7 +109,11 @@ async def test_openai_parse_with_a_pydantic_tool() -> None:
 
 
 async def test_openai_client_sees_reasoning() -> None:
-    async with world("Hm.</think>Yes.", template=THINKS) as w, on_socket(w.app) as url, client_at(url) as client:
+    async with (
+        world("Hm.</think>Yes.", template=THINKS) as w,
+        on_socket(w.app) as url,
+        client_at(url) as client,
+    ):
         whole = await client.chat.completions.create(model="toy", messages=USER)  # type: ignore[arg-type]
         stream = await client.chat.completions.create(model="toy", messages=USER, stream=True)  # type: ignore[arg-type]
         deltas = [chunk.choices[0].delta async for chunk in stream]
@@ -119,7 +127,9 @@ async def test_openai_client_sees_reasoning() -> None:
 
 
 def call(name: str, **arguments: Any) -> str:
-    return f'<tool_call>\n{json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)}\n</tool_call>'
+    return (
+        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+    )
 
 
 def loop_script(seen: list[str]) -> Callable[[EngineRequest], list[int]]:
@@ -157,7 +167,9 @@ async def test_openai_agents_runs_a_loop_of_two_tools(streams: bool) -> None:
     prompts: list[str] = []
     async with world(loop_script(prompts)) as w, on_socket(w.app) as url, client_at(url) as client:
         model = agents.OpenAIChatCompletionsModel(model="toy", openai_client=client)
-        agent = agents.Agent(name="weather", instructions="Help.", model=model, tools=[find_city, get_weather])
+        agent = agents.Agent(
+            name="weather", instructions="Help.", model=model, tools=[find_city, get_weather]
+        )
         if streams:
             running = agents.Runner.run_streamed(agent, "Do I need a coat in Cologne?")
             async for _ in running.stream_events():

@@ -217,7 +217,7 @@ async def test_a_whole_loop_of_history() -> None:
     messages = [
         *USER,
         {"role": "assistant", "content": None, "tool_calls": [call, {**call, "id": "c2"}]},
-        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "rain"}, {"type": "text", "text": "cold"}]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": t} for t in ("rain", "cold")]},
         {"role": "tool", "tool_call_id": "c2", "content": "sun"},
     ]  # fmt: skip
     async with world("Hi", template=TEMPLATE) as w:
@@ -260,7 +260,7 @@ async def test_documents_reach_the_template_or_are_refused() -> None:
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a" * 200}}]}, "tools[0].function.name"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].function.param"),
         ({"tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(1_025)]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": "y" * (1 << 20)}}}]}, "tools"),
         ({"tools": [WEATHER], "tool_choice": "required", "ignore_eos": True}, "ignore_eos"),

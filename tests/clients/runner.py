@@ -60,7 +60,7 @@ def _environment() -> dict[str, str]:
 def node_folder() -> Path:
     """The folder with the packages of tests/clients/package-lock.json, installed by npm when it is not there."""
     if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.fail("node and npm are needed for these tests (Node.js 20 or newer)", pytrace=False)
+        pytest.fail("node and npm are needed for these tests (Node.js 18 or newer)", pytrace=False)
     lock = (HERE / "package-lock.json").read_bytes()
     folder = env.cache_dir() / "test-clients" / hashlib.sha256(lock).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)

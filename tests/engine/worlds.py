@@ -351,19 +351,7 @@ def run_worlds(first: int, count: int, *, world: type[World] = World, **options:
             except Exception as error:
                 error.add_note(f"in world {seed}")
                 raise
-            for name in (
-                "worlds",
-                "requests",
-                "steps",
-                "preemptions",
-                "hits",
-                "recomputed",
-                "aborts",
-                "restarts",
-            ):
-                setattr(total, name, getattr(total, name) + getattr(counts, name))
-            for reason, number in counts.finals.items():
-                total.finals[reason] = total.finals.get(reason, 0) + number
+            total.add(counts)
     finally:
         prefix.HASHERS.clear()
         prefix.HASHERS.update(saved)

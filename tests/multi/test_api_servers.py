@@ -190,6 +190,17 @@ async def test_a_signal_drains_every_process(smollm2_path: str) -> None:
         assert not server.engine_pids()
 
 
+async def test_no_process_outlives_the_first(smollm2_path: str) -> None:
+    with launched(smollm2_path, "-asc", "2") as server:
+        pids = [*api_pids(server), *server.engine_pids()]
+        assert len(pids) == 2
+        server.process.kill()
+        server.wait()
+        for pid in pids:
+            while Path(f"/proc/{pid}").exists():
+                await asyncio.sleep(0.02)
+
+
 def test_a_port_in_use_is_refused_before_anything_starts(smollm2_path: str) -> None:
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as another such server would have it

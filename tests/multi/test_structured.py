@@ -16,9 +16,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from tests.fakes.schemas import MAKERS
 from tests.multi.launched import Launched, launched
 from tests.multi.traffic import Answer, Body, Traffic, traffic
-from tests.fakes.schemas import MAKERS
 
 ASK: list[Any] = [{"role": "user", "content": "Answer in JSON: who are you, and what do you like?"}]
 PERSON = {

@@ -39,7 +39,8 @@ def _keyed(section: tuple[str, str] = ("", ""), sep: str = "\n", t: str = "") ->
         f"<{t}arg_key>{k}</{t}arg_key>\n<{t}arg_value>{v}</{t}arg_value>\n"
         for k, v in (("city", "Köln <b>"), ("days", "3"))
     )
-    return f"{section[0]}<{t}tool_call>weather{sep}{pairs}</{t}tool_call>\n<{t}tool_call>now{sep}</{t}tool_call>{section[1]}"
+    calls = f"<{t}tool_call>weather{sep}{pairs}</{t}tool_call>\n<{t}tool_call>now{sep}</{t}tool_call>"
+    return section[0] + calls + section[1]
 
 
 _CODER = (
@@ -75,7 +76,8 @@ def _k3_argument(key: str, kind: str, value: str) -> str:
     return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>'
 
 
-_R1 = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{}<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+_R1_CALL = "<｜tool▁call▁begin｜>{}<｜tool▁call▁end｜>"
+_R1 = f"<｜tool▁calls▁begin｜>{_R1_CALL}\n{_R1_CALL}<｜tool▁calls▁end｜>"
 _LLAMA = _W.replace("arguments", "parameters") + "; " + _N.replace("arguments", "parameters")
 
 SAMPLES: dict[str, str] = {
@@ -174,7 +176,8 @@ VARIANTS: list[tuple[str, str]] = [
     ("xlam", f"```json\n{_LIST}\n```"),
     ("xlam", f"[TOOL_CALLS]{_LIST}"),
     ("xlam", f"<tool_call>{_LIST}</tool_call>"),
-    ("k2_horizon", f"<ifm|tool_calls><ifm|tool_call>{_W}</ifm|tool_call><ifm|tool_call>{_N}</ifm|tool_call></ifm|tool_calls>"),
+    ("k2_horizon", "<ifm|tool_calls>" + "".join(f"<ifm|tool_call>{x}</ifm|tool_call>" for x in (_W, _N))
+        + "</ifm|tool_calls>"),
     ("k2_horizon", _keyed(("<ifm|tool_calls>", "</ifm|tool_calls>"), "\n", "ifm|").replace(
         "</ifm|arg_key>\n<ifm|arg_value>3", "</ifm|arg_key><ifm|arg_type>integer</ifm|arg_type><ifm|arg_value>3")),
 ]  # fmt: skip

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from tests.fakes.walks import VOCABULARY
 
@@ -15,7 +17,7 @@ from octavo.core.protocols import Verdict
 from octavo.core.request import Request
 from octavo.grammar.base import GrammarError, Vocabulary
 from octavo.grammar.check_worker import Desk, fault_of
-from octavo.grammar.checker import CheckJob, CheckLimits, GrammarChecker
+from octavo.grammar.checker import CheckJob, CheckLimits, GrammarChecker, _Child
 from octavo.grammar.store import GrammarStore
 from octavo.grammar.vocabulary import pack, unpack
 from octavo.wire.messages import EngineRequest
@@ -252,3 +254,12 @@ def test_a_check_that_fails_itself_finds_nothing(monkeypatch: pytest.MonkeyPatch
     assert checker.verify(REGEX, [97], "a") is None
     assert fault_of(REGEX, Desk(VOCABULARY)._matcher(REGEX), [97], None) is None
     checker.close()
+
+
+def test_a_process_whose_parent_is_gone_does_not_work_on() -> None:
+    """Nobody kills it then; a clock of its own does, in the middle of a job."""
+    child = _Child(pack(VOCABULARY), CheckLimits(max_seconds=0.1))
+    slow = StructuredSpec(kind="lark", text="start: " + " | ".join(f'"w{i}"' for i in range(60_000)))
+    child._send(msgspec.msgpack.encode(CheckJob(slow)))
+    assert child._process.wait(60) == -signal.SIGALRM
+    child.close()

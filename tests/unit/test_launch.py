@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from octavo.cli.serve import main as serve_command
+from octavo.config.asked import Asked
+from octavo.config.parallel import ParallelAsked
 from octavo.config.plan import ServerPlan
 from octavo.config.server import ServerAsked
 from octavo.errors import ConfigError
-from octavo.launch.serve import listen
+from octavo.launch.serve import listen, listen_all
 from octavo.launch.server import is_local
 from octavo.launch.signals import Signals
+from octavo.llm import LLM
 
 
 def test_a_socket_that_a_killed_server_left_is_taken_over(tmp_path: Path) -> None:
@@ -87,3 +90,25 @@ def test_the_default_model_is_fetched_only_when_none_is_named(
     fetched.clear()
     assert serve_command([]) == 0
     assert fetched == []
+
+
+def test_api_processes_get_a_socket_each_at_one_address(tmp_path: Path) -> None:
+    parallel = ParallelAsked(api_server_count=3)
+    sockets = listen_all(Asked(server=ServerAsked(port=0), parallel=parallel))
+    assert len({one.fileno() for one in sockets}) == 3
+    assert len({one.getsockname() for one in sockets}) == 1
+    port = sockets[0].getsockname()[1]
+    for one in sockets:
+        one.listen()
+    with pytest.raises(ConfigError, match="cannot listen"):
+        listen_all(Asked(server=ServerAsked(port=port), parallel=parallel))
+    path = str(tmp_path / "s")
+    unix = listen_all(Asked(server=ServerAsked(uds=path), parallel=parallel))
+    assert [one.getsockname() for one in unix] == [path] * 3
+    for one in (*sockets, *unix):
+        one.close()
+
+
+def test_without_a_server_there_are_no_api_processes() -> None:
+    with pytest.raises(ConfigError, match="an LLM has no API process"):
+        LLM("nowhere", api_server_count=2)

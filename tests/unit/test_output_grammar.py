@@ -187,7 +187,7 @@ def test_thinking_call_and_answer_in_one_grammar(is_token: bool, thinking: Any) 
     codec, parsers = bench("hermes", "qwen3", added=added)
     wish = wish_of("auto")
     spec = composed(Shape(wish=wish, thinking=thinking, answer=SCHEMA), parsers, codec)
-    ask = Ask(tools=wish.schemas, starts_in_reasoning=thinking == "open")
+    ask = Ask(tools=wish.schemas, starts_in_reasoning=thinking == "open", follows_grammar=True)
     seen = set()
     for seed in range(6):
         ids = walk(spec, codec, seed, closers=(END, "<tool_call>"))

@@ -280,7 +280,8 @@ def test_bb_034_a_call_without_parameters_has_empty_arguments() -> None:
 
 
 def test_bb_036_id_and_name_come_once() -> None:
-    text = '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call><tool_call>{"name":"g","arguments":{"b":2}}</tool_call>'
+    wrap = "<tool_call>{}</tool_call>".format
+    text = wrap('{"name":"f","arguments":{"a":1}}') + wrap('{"name":"g","arguments":{"b":2}}')
     parser = OutputParser(plain("hermes"), Ask(tools={}))
     parts = [p for c in text for p in parser.feed(c) if isinstance(p, CallPart)]
     firsts = [p for p in parts if p.id is not None]

@@ -71,7 +71,7 @@ def test_base_dependencies_are_few_and_light() -> None:
     assert names == {
         "numpy", "msgspec", "pyzmq", "pydantic", "starlette", "uvicorn", "uvloop", "httptools", "tokenizers", "jinja2",
         "huggingface_hub", "pyyaml", "tqdm", "xxhash", "cbor2",
-        "llguidance", "jsonschema",
+        "llguidance", "jsonschema", "prometheus-client",
     }  # fmt: skip
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")

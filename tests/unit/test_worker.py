@@ -95,6 +95,28 @@ def test_penalties_count_output_and_remember_the_prompt_also_after_preemption() 
     assert slots.counts.array[row, 33] == 2
 
 
+def test_many_drawn_tokens_at_once_leave_what_one_by_one_leaves() -> None:
+    rng = np.random.default_rng(5)
+    sides = [(SamplingSlots(4, VOCAB), Slots(4, 64, LAYOUT)) for _ in range(2)]
+    for sampling, state in sides:
+        for slot in range(4):
+            request = add(slot, [1, 2, 3 + slot], presence_penalty=1.0 if slot % 2 else 0.0)
+            sampling.add(request)
+            state.add(request)
+    for _ in range(20):
+        slots = rng.permutation(4)[: rng.integers(1, 5)].astype(np.int32)
+        tokens = rng.integers(0, VOCAB, len(slots)).astype(np.int32)
+        for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
+            sides[0][0].drawn(slot, token)
+            sides[0][1].append(slot, token)
+        sides[1][0].drawn_all(slots, tokens)
+        sides[1][1].append_all(slots, tokens)
+    (one, one_state), (many, many_state) = sides
+    assert (one.counts.array == many.counts.array).all() and one.counts.array.sum() > 0
+    assert (one_state.tokens == many_state.tokens).all()
+    assert (one_state.known == many_state.known).all()
+
+
 @pytest.mark.parametrize(("output", "banned"), [([], [5, 6, 50]), ([8], [5, 6, 50, 9]), ([8, 9], [50])])
 def test_bans_follow_min_tokens_and_bad_words(output: list[int], banned: list[int]) -> None:
     slots, state = SamplingSlots(1, VOCAB), Slots(1, 64, LAYOUT)

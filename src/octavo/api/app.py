@@ -14,7 +14,18 @@ from starlette.responses import Response
 from octavo import env
 from octavo.api import faults
 from octavo.api.middleware import BodyLimit, HostGuard, KeyGuard, RequestIds, is_loopback
-from octavo.api.routes import chat, chat_batch, cohere, completions, control, info, messages, responses, tokenise, tokens
+from octavo.api.routes import (
+    chat,
+    chat_batch,
+    cohere,
+    completions,
+    control,
+    info,
+    messages,
+    responses,
+    tokenise,
+    tokens,
+)
 from octavo.api.routes.common import ClientGone
 from octavo.api.state import ApiState
 

@@ -159,7 +159,7 @@ class _Composer:
     def _callee(self, function: Function) -> Callee:
         """Arguments by their schema where that is asked for; a schema that cannot act is refused or told of."""
         shape = self._shape
-        is_wanted = function.is_strict or shape.wish.must_call or shape.level == "parameter"
+        is_wanted = function.is_strict or shape.wish.must_call or shape.level != "function"
         if not is_wanted or not function.parameters:
             return Callee(function.name, None)
         try:

@@ -28,7 +28,7 @@ class Turn:
     Kept as JSON, shared by all responses that continue it, counted once.
     """
 
-    __slots__ = ("data", "ids", "num_sent", "parent", "refs")
+    __slots__ = ("data", "ids", "num_sent", "parent", "refs", "total")
 
     def __init__(self, parent: Turn | None, sent: list[Item], answered: list[Item]) -> None:
         items = [*sent, *answered]
@@ -36,6 +36,7 @@ class Turn:
         self.num_sent = len(sent)
         self.data: bytes = _encode(items)
         self.ids = tuple(item["id"] for item in items)
+        self.total: int = len(self.data) + (parent.total if parent is not None else 0)  # bytes of the chain
         self.refs = 0  # stored responses and turns that need it
 
     @property
@@ -223,6 +224,16 @@ class ResponseStore:
                 kind="NotFoundError",
             )
         return next(item for item in turns[-1].items if item["id"] == item_id)
+
+    def check_size(self, parent: Turn | None, sent: list[Item]) -> None:
+        """Raises InvalidRequest for a conversation that has outgrown the store: its newest response would never go."""
+        size = len(_encode(sent)) + (parent.total if parent is not None else 0)
+        if size > self.max_bytes:
+            raise InvalidRequest(
+                f"the conversation has {size:,} bytes; the store takes {self.max_bytes:,} (--response-store-bytes)",
+                param="input" if parent is None else "previous_response_id",
+                fix="send store false, or begin a new conversation with the items that still matter",
+            )
 
     # ---- coming and going -----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Counters, gauges and histograms, and their text for Prometheus. Series of several processes add up.
+"""Counters, gauges and histograms that are cheap to count, and add up over several processes.
 
-Everything happens in one event loop, so nothing locks. What is counted, and when, is `api.metrics`' to say.
-Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, version 0.0.4).
+Everything happens in one event loop, so nothing locks. What is counted, and when, is `api.metrics`' to
+say; the text for Prometheus is prometheus_client's.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
 Labels = tuple[tuple[str, str], ...]  # sorted by name
 #: (family, labels, values) of every series that adds up: what one process tells another.
 Snapshot = list[tuple[str, list[tuple[str, str]], list[float]]]
@@ -144,39 +147,55 @@ class Registry:
             key = (name, tuple((label, value) for label, value in pairs))
             have = sums.get(key)
             sums[key] = list(values) if have is None else [a + b for a, b in zip(have, values, strict=True)]
-        lines: list[str] = []
-        for family in self.families.values():
-            lines += (f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}")
-            for (name, labels), values in sums.items():
-                if name == family.name:
-                    lines += _lines(family, labels, values)
-        return ("\n".join(lines) + "\n").encode()
+        return _exposition(_Sums(self.families, sums))
 
 
 def _key(labels: Mapping[str, str]) -> Labels:
     return tuple(sorted(labels.items()))
 
 
-def _lines(family: Family, labels: Labels, values: Sequence[float]) -> Iterator[str]:
-    if family.kind != "histogram":
-        yield f"{family.name}{_braces(labels)} {_number(values[0])}"
-        return
-    seen = 0.0
-    for bound, count in zip((*family.bounds, float("inf")), values[1:], strict=True):
-        seen += count
-        yield f"{family.name}_bucket{_braces((*labels, ('le', _number(bound))))} {_number(seen)}"
-    yield f"{family.name}_count{_braces(labels)} {_number(seen)}"
-    yield f"{family.name}_sum{_braces(labels)} {_number(values[0])}"
+class _Sums:
+    """Sums as prometheus_client collects them: it owns the format. Imported at a scrape, not at a start."""
+
+    def __init__(
+        self, families: Mapping[str, Family], sums: Mapping[tuple[str, Labels], list[float]]
+    ) -> None:
+        self._families = families
+        self._sums = sums
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        series: dict[str, list[tuple[Labels, list[float]]]] = {name: [] for name in self._families}
+        for (name, labels), values in self._sums.items():
+            series[name].append((labels, values))
+        for family in self._families.values():
+            names = sorted({name for labels, _ in series[family.name] for name, _ in labels})
+            made: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+            if family.kind == "histogram":
+                made = HistogramMetricFamily(family.name, family.text, labels=names)
+            elif family.kind == "gauge":
+                made = GaugeMetricFamily(family.name, family.text, labels=names)
+            else:
+                made = CounterMetricFamily(family.name, family.text, labels=names)
+            for labels, values in series[family.name]:
+                given = [dict(labels).get(name, "") for name in names]
+                if isinstance(made, HistogramMetricFamily):
+                    made.add_metric(given, _buckets(family.bounds, values[1:]), values[0])
+                else:
+                    made.add_metric(given, values[0])
+            yield made
 
 
-def _braces(labels: Labels) -> str:
-    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels))
-    return f"{{{inside}}}" if inside else ""
+def _exposition(sums: _Sums) -> bytes:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(sums)
+    return generate_latest(registry)
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _number(value: float) -> str:
-    return "+Inf" if value == float("inf") else repr(float(value))
+def _buckets(bounds: Sequence[float], counts: Sequence[float]) -> list[tuple[str, float]]:
+    """(upper bound as text, values at most it), cumulated, the last one +Inf."""
+    texts = [repr(float(bound)) for bound in bounds]
+    return list(zip((*texts, "+Inf"), accumulate(counts), strict=True))

@@ -19,10 +19,10 @@ from octavo.api.records import RequestLogs
 from octavo.api.response_store import ResponseStore, store_of
 from octavo.api.sampling import SamplingDefaults
 from octavo.api.series import PeerReport
+from octavo.api.structured import Grammars
 from octavo.api.template_pool import TemplatePool
 from octavo.api.text.codec import TextCodec
 from octavo.api.text.parsers.choose import Parsers, choose
-from octavo.api.structured import Grammars
 from octavo.config.plan import EnginePlan, ServerPlan
 from octavo.errors import InvalidRequest
 

@@ -7,6 +7,7 @@ capped; it ends when stdin ends. Whatever goes wrong in a job is the answer to t
 from __future__ import annotations
 
 import json
+import signal
 import struct
 import sys
 from collections import OrderedDict
@@ -29,10 +30,13 @@ def main() -> None:
     vocabulary = read_frame(stream)
     if vocabulary is None:
         return
-    desk = Desk(unpack(vocabulary))
+    desk, max_s = Desk(unpack(vocabulary)), float(sys.argv[3])
     write_frame(out, b"ready")
     while (frame := read_frame(stream)) is not None:
-        write_frame(out, msgspec.msgpack.encode(desk.answer(msgspec.msgpack.decode(frame, type=CheckJob))))
+        signal.setitimer(signal.ITIMER_REAL, max_s)  # ends this process if its parent is gone meanwhile
+        reply = desk.answer(msgspec.msgpack.decode(frame, type=CheckJob))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        write_frame(out, msgspec.msgpack.encode(reply))
 
 
 def limit_memory(max_bytes: int) -> None:

@@ -63,7 +63,15 @@ class _Child:
         env = {k: os.environ[k] for k in _KEPT_ENV if k in os.environ}
         env["RAYON_NUM_THREADS"] = "1"
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, str(_ROOT), str(limits.max_bytes)],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                _START,
+                str(_ROOT),
+                str(limits.max_bytes),
+                str(2 * limits.max_seconds),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -77,6 +77,7 @@ class _Process:
         hearing = asyncio.create_task(self._hear())
         try:
             await asyncio.to_thread(self._build)
+            write_line(self._reports_fd, Report(phase="wait for the engine"))
             await self._has_engine.wait()
             serving = await self._front.open(socket.socket(fileno=self._order.listener))
             write_line(self._reports_fd, Report(is_serving=True))

@@ -25,6 +25,9 @@ PHASES: dict[str, float] = {
     "allocate the KV cache": 120,
     "try one step": 60,
     "start the engine": 60,
+    # of an API process beside the first one:
+    "read the tokenizer": 60,
+    "wait for the engine": 3600,  # which has deadlines of its own, and more than one try
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -13,7 +14,6 @@ import octavo
 from octavo.api.page import page_response
 from octavo.api.router import Router
 from octavo.api.routes.common import json_response, state_of
-from octavo.api.series import CONTENT_TYPE
 from octavo.api.state import ApiState
 from octavo.config.structured import BACKENDS
 from octavo.grammar.keywords import FORMATS, table
@@ -31,14 +31,31 @@ async def page() -> Response:
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
+    """In OpenAI's shape; for clients that send `anthropic-version`, in Anthropic's."""
     state = state_of(request)
-    return json_response({"object": "list", "data": [_card(state, n) for n in state.server.served_names]})
+    names = state.server.served_names
+    if "anthropic-version" in request.headers:
+        listed = [_anthropic_card(state, name) for name in names]
+        return json_response({"data": listed, "has_more": False, "first_id": names[0], "last_id": names[-1]})
+    return json_response({"object": "list", "data": [_card(state, n) for n in names]})
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
     state = state_of(request)
-    return json_response(_card(state, state.served_name(name)))
+    card = _anthropic_card if "anthropic-version" in request.headers else _card
+    return json_response(card(state, state.served_name(name)))
+
+
+def _anthropic_card(state: ApiState, name: str) -> dict[str, Any]:
+    created = datetime.fromtimestamp(state.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": created,
+        "max_input_tokens": state.max_model_len,
+    }
 
 
 def _card(state: ApiState, name: str) -> dict[str, Any]:
@@ -131,7 +148,9 @@ async def metrics(request: Request) -> Response:
     state = state_of(request)
     await _settle(state)
     others = [other.series for other in await state.others()]
-    return Response(state.metrics.text(others), headers={"Content-Type": CONTENT_TYPE})
+    from prometheus_client import CONTENT_TYPE_LATEST  # with the text: at the first scrape, not at the start
+
+    return Response(state.metrics.text(others), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def _settle(state: ApiState) -> None:

@@ -58,6 +58,8 @@ def ask(request: Request, body: ResponseBody, passed: dict[str, Any], warnings: 
     parent = _parent(state.responses, owner, body)
     prefix = f"{response_id}_in"
     sent = read_items(body.input, prefix, lambda i, place: state.responses.item(owner, i, place))
+    if stores:
+        state.responses.check_size(parent, sent)
     return Asked(body, passed, f"resp_{response_id}", owner, sent, parent, stores, warnings)
 
 

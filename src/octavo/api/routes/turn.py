@@ -152,7 +152,7 @@ def _parser_of(
         tools=wish.schemas if wish.may_call else None,
         starts_in_reasoning=thinking == "open",
         max_calls=None if wish.is_parallel or not wish.may_call else 1,
-        ends_when_full=params.structured is None,
+        follows_grammar=params.structured is not None,
     )
     if ask.tools is None and parsers.reasoning is None:
         return None

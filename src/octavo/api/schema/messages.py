@@ -45,7 +45,7 @@ class Thinking(_Strict):
 class ToolChoice(_Strict):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    disable_parallel_tool_use: StrictBool = False
+    disable_parallel_tool_use: StrictBool | None = None
 
 
 class OutputFormat(_Strict):

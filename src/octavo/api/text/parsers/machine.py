@@ -35,9 +35,7 @@ class Ask:
     splits_reasoning: bool = True
     starts_in_reasoning: bool = False
     max_calls: int | None = None
-    ends_when_full: bool = (
-        True  # off where a grammar ends the answer: what is left of the last call is dropped
-    )
+    follows_grammar: bool = False  # then that ends thoughts and answers, and nothing else does
 
 
 class OutputParser:
@@ -48,7 +46,7 @@ class OutputParser:
         new_id = short_id if tool is not None and tool.ids == "short" else long_id
         self.controls = formats.controls
         self.is_done = False
-        self._ends_when_full = ask.ends_when_full
+        self._follows_grammar = ask.follows_grammar
         self.source = Source()
         self.out = Out(self.source, new_id=new_id, max_calls=ask.max_calls)
         self._tool = tool
@@ -92,7 +90,7 @@ class OutputParser:
         except StopIteration:
             self.is_done = True
         except Full:
-            if self._ends_when_full:
+            if not self._follows_grammar:
                 self.is_done = True
                 return
             self.source.record = None
@@ -160,7 +158,8 @@ class OutputParser:
         think, source, out = self._think, self.source, self.out
         assert think is not None
         self._note(True, source.position)
-        ends = Markers((*think.closes, *(starts if think.is_ended_by_tools else ())))
+        calls_end_it = think.is_ended_by_tools and not self._follows_grammar
+        ends = Markers((*think.closes, *(starts if calls_end_it else ())))
         sink = _Tail(out.reasoning) if think.strips == "tail" else None
         marker = yield from source.until(ends, sink.push if sink is not None else out.reasoning)
         self._note(False, source.position - len(marker or ""))

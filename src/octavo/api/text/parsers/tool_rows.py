@@ -150,9 +150,9 @@ _ROWS: tuple[ToolRow, ...] = (
         opens=("function call<|role_sep|>", "<|function_call|>"), at=("function call<|role_sep|>",),
     ),
     _glm,
-    replace(_glm, name="glm47", models="GLM-4.7, GLM-5"),
-    replace(_glm, name="ling3", models="Ling 3"),
-    replace(_glm, name="poolside_v1", models="Laguna"),
+    replace(_glm, name="glm47", models="GLM-4.7, GLM-5", at=()),
+    replace(_glm, name="ling3", models="Ling 3", at=()),
+    replace(_glm, name="poolside_v1", models="Laguna", at=()),
     _json(
         "granite", "Granite 3.0 and 3.1", '<|tool_call|>[{"name", "arguments"}]',
         opens=("<|tool_call|>", "<tool_call>"),
@@ -164,7 +164,7 @@ _ROWS: tuple[ToolRow, ...] = (
         opens=("<function_call>",), at=("<function_call>",),
     ),
     _hermes,
-    replace(_hermes, name="qwen3_json", models="Qwen 3"),
+    replace(_hermes, name="qwen3_json", models="Qwen 3", at=()),
     _json(
         "hunyuan_a13b", "Hunyuan A13B", '<tool_calls>[{"name", "arguments"}]</tool_calls>', opens=("<tool_calls>",),
         closes=("</tool_calls>",), is_list=True, at=("<tool_calls>", "<answer>"),
@@ -225,7 +225,7 @@ _ROWS: tuple[ToolRow, ...] = (
         needs=("<|tool_call_start|>",),
     ),
     _llama3,
-    replace(_llama3, name="llama4_json", models="Llama 4"),
+    replace(_llama3, name="llama4_json", models="Llama 4", at=()),
     ToolRow(
         name="llama4_pythonic", family="pythonic", models="Llama 4",
         shape="[<|python_start|>][f(a=1), g()][<|python_end|>]",
@@ -235,7 +235,7 @@ _ROWS: tuple[ToolRow, ...] = (
         "longcat", "LongCat Flash", '<longcat_tool_call>{"name", "arguments"}</longcat_tool_call>',
         opens=("<longcat_tool_call>",), closes=("</longcat_tool_call>",), at=("<longcat_tool_call>",),
     ),
-    replace(_coder, name="mimo", models="MiMo", keeps_newlines=True),
+    replace(_coder, name="mimo", models="MiMo", keeps_newlines=True, at=()),
     ToolRow(
         name="minicpm5", family="xml", models="MiniCPM 5",
         shape='<function name="N"><param name="k">v</param></function>',
@@ -291,7 +291,7 @@ _ROWS: tuple[ToolRow, ...] = (
         bare=("[",), at=("[func_name1(",),
     ),
     _coder,
-    replace(_coder, name="qwen3_xml"),
+    replace(_coder, name="qwen3_xml", at=()),
     replace(
         _coder, name="seed_oss", models="Seed-OSS", section=("<seed:tool_call>", "</seed:tool_call>"),
         shape=_coder.shape.replace("tool_call", "seed:tool_call"), at=("<seed:tool_call>",), not_at=(),
@@ -307,7 +307,7 @@ _ROWS: tuple[ToolRow, ...] = (
         parameter='<steptml:parameter name="', parameter_close="</steptml:parameter>", quote='"',
         at=("<steptml:invoke", "<｜tool_call_begin｜>"), needs=("<｜tool_call_begin｜>",),
     ),
-    replace(_coder, name="step3p5", models="Step 3.5, Step 3.7"),
+    replace(_coder, name="step3p5", models="Step 3.5, Step 3.7", at=()),
     _json(
         "xlam", "xLAM", '[{"name", "arguments"}], also fenced, or behind [TOOL_CALLS] or in <tool_call>',
         opens=("[TOOL_CALLS]", "<tool_call>", "```json", "```"), closes=("</tool_call>", "```"), bare=("[",),
