@@ -21,13 +21,14 @@ import msgspec
 from octavo.config.load import from_keywords
 from octavo.errors import ConfigError, EngineDead, InvalidRequest
 from octavo.wire.messages import EngineRequest, RequestRecord, TokenDelta, TokenLogprobs
-from octavo.wire.sampling import SamplingParams, verify
+from octavo.wire.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from octavo.api.beam import BeamSearch, BeamSearchParams
     from octavo.api.prompt import Prompt, PromptMaker
     from octavo.api.template_pool import TemplatePool
     from octavo.api.text.pipeline import ChoicePipeline
+    from octavo.api.text.token_pipeline import TokenPipeline
     from octavo.launch.build import Built
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]
@@ -71,7 +72,7 @@ class RequestOutput:
 
 @dataclass(slots=True)
 class _Choice:
-    pipeline: ChoicePipeline
+    pipeline: ChoicePipeline | TokenPipeline
     output: CompletionOutput
     owner: RequestOutput
     are_best: bool = (
@@ -280,6 +281,8 @@ class LLM:
     def _params_for(
         self, count: int, given: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[SamplingParams]:
+        from octavo.api.sampling import from_caller
+
         if given is None:
             given = self.default_sampling_params()
         listed = [given] * count if isinstance(given, SamplingParams) else list(given)
@@ -287,9 +290,9 @@ class LLM:
             raise InvalidRequest(
                 f"{count} prompts came with {len(listed)} sampling parameters", fix="give one each, or one"
             )
-        for params in listed:
-            verify(params, vocab_size=self.plan.vocab_size, max_logprobs=self.plan.max_logprobs)
-        return [self._constrained(params) for params in listed]
+        size, most = self.plan.vocab_size, self.plan.max_logprobs
+        settled = [from_caller(p, self._codec, vocab_size=size, max_logprobs=most) for p in listed]
+        return [self._constrained(params) for params in settled]
 
     def _constrained(self, params: SamplingParams) -> SamplingParams:
         """With the grammar that they ask for, compiled: a bad one is refused before anything runs."""
@@ -323,12 +326,14 @@ class LLM:
         choices: dict[str, _Choice],
     ) -> RequestOutput:
         """Makes one request for each choice, and the output that they fill."""
-        from octavo.api.sampling import bad_word_ids, choice_seeds, eos_ids
+        from octavo.api.generation import check_min_tokens
+        from octavo.api.sampling import choice_seeds, eos_ids
         from octavo.api.text.pipeline import ChoicePipeline
+        from octavo.api.text.token_pipeline import TokenPipeline
 
         self._prompts.truncate(prompt, params.truncate_prompt_tokens, side="left")
         max_tokens = self._room(prompt, params.max_tokens)
-        params = msgspec.structs.replace(params, bad_words_ids=bad_word_ids(self._codec, params.bad_words))
+        check_min_tokens(params, max_tokens)
         self._num_requests += 1
         owner = RequestOutput(str(self._num_requests - 1), prompt.text, prompt.ids, [])
         seed = params.seed if params.seed is not None else self._random.getrandbits(62)
@@ -342,11 +347,14 @@ class LLM:
                     max_tokens=max_tokens,
                     seed=choice_seed,
                     eos_ids=eos_ids(self._codec, self._defaults, params),
+                    skip_reading_prefix_cache=params.skips_prefix_cache,
                 )
             )
             output = CompletionOutput(index)
             owner.outputs.append(output)
-            pipeline = ChoicePipeline(self._codec, params, index=index, prompt=prompt.ids)
+            pipeline: ChoicePipeline | TokenPipeline = TokenPipeline(index=index)
+            if params.detokenize:
+                pipeline = ChoicePipeline(self._codec, params, index=index, prompt=prompt.ids)
             choices[request_id] = _Choice(pipeline, output, owner, not params.logprob_token_ids)
         return owner
 

@@ -51,6 +51,9 @@ async def test_an_answer_that_was_cut_says_so_by_its_reason() -> None:
         assert cut["finish_reason"] == "length"
         stopped = (await w.chat(response_format=FORMAT, stop=["1"])).json()["choices"][0]
         assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", "1")
+        one = w.engine.codec.encode("1", False)
+        by_token = (await w.chat(response_format=FORMAT, stop_token_ids=one)).json()["choices"][0]
+        assert (by_token["finish_reason"], by_token["stop_reason"]) == ("stop", one[0])
 
 
 REFUSALS: list[tuple[dict[str, Any], str, str]] = [

@@ -81,11 +81,7 @@ class Generation:
             room(len(p.ids), asked_tokens, default_tokens, limits.max_model_len, limits.model_max_len)
             for p in prompts
         ]
-        if params.min_tokens > min(lengths):
-            raise InvalidRequest(
-                f"min_tokens is {params.min_tokens}; at most {min(lengths)} tokens can follow this prompt",
-                param="min_tokens",
-            )
+        check_min_tokens(params, min(lengths))
         self._check_volume()
         self._choices = self._make_choices(lengths)
         # Not all choices of a large request at once: they would fill the engine's line and its memory.
@@ -157,7 +153,7 @@ class Generation:
                     eos_ids=ends,
                     priority=self._priority,
                     salt=self._salt,
-                    skip_reading_prefix_cache=params.prompt_logprobs is not None,
+                    skip_reading_prefix_cache=params.skips_prefix_cache,
                     arrival=self._arrival,
                 )
                 record = RequestLog(
@@ -268,6 +264,15 @@ def _joined(first: ChoiceEvent, second: ChoiceEvent) -> ChoiceEvent:
     if first.prompt_logprobs is not None:
         second.prompt_logprobs = first.prompt_logprobs
     return second
+
+
+def check_min_tokens(params: SamplingParams, most: int) -> None:
+    """Again, now that it is known how many tokens there may be."""
+    if params.min_tokens > most:
+        raise InvalidRequest(
+            f"min_tokens is {params.min_tokens}; at most {most} tokens can follow this prompt",
+            param="min_tokens",
+        )
 
 
 def salt_of(api_key: str | None, cache_salt: str | None, *, shared: bool) -> str | None:

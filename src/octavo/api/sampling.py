@@ -128,15 +128,56 @@ def build_params(
         params = msgspec.structs.replace(
             params, allowed_token_ids=list(dict.fromkeys(params.allowed_token_ids))
         )
+    params = _settled(params, codec, vocab_size, max_logprobs)
+    if body.use_beam_search:
+        check_beams(params)
+    return params, notes
+
+
+def from_caller(
+    given: SamplingParams, codec: TextCodec, *, vocab_size: int, max_logprobs: int
+) -> SamplingParams:
+    """Parameters that were made in this process, as the engine gets them: what a body may spell, they may too.
+
+    Nothing has looked at their types before. Raises InvalidRequest naming the field.
+    """
+    values = {name: getattr(given, name) for name in given.__struct_fields__}
+    values["stop"] = [values["stop"]] if isinstance(values["stop"], str) else values["stop"]
+    for name in ("stop", "stop_token_ids", "bad_words", "bad_words_ids"):
+        values[name] = [] if values[name] is None else values[name]
+    if isinstance(values["logit_bias"], dict):
+        values["logit_bias"] = _logit_bias({str(key): bias for key, bias in values["logit_bias"].items()})
+    params = _typed(SamplingParams(**values))
+    if params.stream_interval is not None:
+        raise InvalidRequest(
+            "stream_interval acts on streams, and there is none here", param="stream_interval", fix="leave it out"
+        )
+    temperature = params.temperature
+    if GREEDY_BELOW <= temperature < _LEAST_TEMPERATURE:
+        temperature = _LEAST_TEMPERATURE
+    params = msgspec.structs.replace(
+        params, temperature=temperature, seed=None if params.seed == -1 else params.seed
+    )
+    return _settled(params, codec, vocab_size, max_logprobs)
+
+
+def _typed(params: SamplingParams) -> SamplingParams:
+    try:
+        return msgspec.convert(msgspec.to_builtins(params), SamplingParams)
+    except (msgspec.ValidationError, TypeError) as error:
+        problem, _, place = str(error).replace("`", "").partition(" - at $.")
+        field = place.partition("[")[0].partition(".")[0] or None
+        raise InvalidRequest(f"{place or 'sampling_params'}: {problem[:1].lower()}{problem[1:]}", param=field) from None
+
+
+def _settled(params: SamplingParams, codec: TextCodec, vocab_size: int, max_logprobs: int) -> SamplingParams:
     verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
     if params.is_greedy:
         params = msgspec.structs.replace(params, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
     if params.bad_words:
         params = msgspec.structs.replace(params, bad_words_ids=bad_word_ids(codec, params.bad_words))
         verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
-    if body.use_beam_search:
-        check_beams(params)
-    return params, notes
+    return params
 
 
 def _check_sizes(body: GenerationBody, limits: Limits) -> None:
@@ -174,6 +215,8 @@ def _logit_bias(given: dict[str, float] | None) -> dict[int, float] | None:
             raise InvalidRequest(
                 f"logit_bias has the key {key[:32]!r}; keys are token ids", param="logit_bias"
             ) from None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InvalidRequest(f"logit_bias of {token_id} is {value!r:.32}, not a number", param="logit_bias")
         bias[token_id] = max(-_BIAS_LIMIT, min(_BIAS_LIMIT, value)) if math.isfinite(value) else value
     return bias
 

@@ -109,13 +109,14 @@ class Grammars:
 class AnswerCheck:
     """Gathers an answer; one that says it is complete is parsed and validated before its last event goes out.
 
-    An answer that was cut (length, a stop string, an abort) says so by its finish reason and is left as it is.
+    An answer that was cut (length, a stop string or token, an abort) says so by its finish reason or stop_reason
+    and is left as it is.
     """
 
     def __init__(self, grammars: Grammars, request: EngineRequest, spec: StructuredSpec) -> None:
         self._grammars = grammars
         self._spec = spec
-        self._ends = {*request.eos_ids, *request.params.stop_token_ids}
+        self._ends = frozenset(request.eos_ids)
         # With the text of the end token in it, or without any, only the tokens can be looked at.
         self._has_text = request.params.detokenize and not request.params.include_stop_str_in_output
         self._ids: list[int] = []
@@ -125,7 +126,7 @@ class AnswerCheck:
         """A fault makes the event one of error: an answer is never called complete when it is not."""
         self._ids += event.token_ids
         self._text.append(event.text)
-        if event.finish != "stop" or isinstance(event.stop_reason, str):
+        if event.finish != "stop" or event.stop_reason is not None:
             return
         if self._ids and self._ids[-1] in self._ends:
             self._ids.pop()

@@ -134,7 +134,7 @@ class Scheduler:
         self.running: list[Request] = []
         self._free_slots = list(range(plan.max_num_seqs - 1, -1, -1))
         self._removed: list[int] = []  # slots to report with the next plan
-        self.failed: list[tuple[Request, str]] = []  # refused by a gate for good, and why; the engine takes them
+        self.failed: list[tuple[Request, str]] = []  # refused by a gate for good, and why
         self.counters = Counters()
 
     # ---- in and out ---------------------------------------------------------------------------

@@ -98,6 +98,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     stream_interval: int | None = None
+    skip_reading_prefix_cache: bool | None = None  # None = only where prompt_logprobs need it
     structured_outputs: StructuredOutputsParams | None = None  # of a caller; never sent to an engine
     structured: StructuredSpec | None = None
     repetition_detection: RepetitionDetectionParams | None = None
@@ -105,6 +106,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     @property
     def is_greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def skips_prefix_cache(self) -> bool:
+        """Whether every token of the prompt is computed. What is computed is cached all the same."""
+        return bool(self.skip_reading_prefix_cache) or self.prompt_logprobs is not None
 
 
 GREEDY_BELOW = 1e-5  # temperature
@@ -211,6 +217,12 @@ def _verify_logprobs(p: SamplingParams, max_logprobs: int) -> None:
                 param=field,
                 fix="ask for fewer or raise --max-logprobs",
             )
+    if p.prompt_logprobs is not None and p.skip_reading_prefix_cache is False:
+        raise InvalidRequest(
+            "skip_reading_prefix_cache is false with prompt_logprobs, which need every token of the prompt computed",
+            param="skip_reading_prefix_cache",
+            fix="leave one of them out",
+        )
 
 
 def _verify_chosen(p: SamplingParams) -> None:

@@ -106,6 +106,7 @@ class GenerationBody(BaseModel):
     stream: bool = False
     stream_options: Annotated[StreamOptions | None, at_most(16)] = None
     stream_interval: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    skip_reading_prefix_cache: bool | None = None
     priority: Int64 = 0
     cache_salt: str | None = None
     request_id: str | None = None
