@@ -1,0 +1,316 @@
+// Attention over a bf16 cache on the tile unit of Intel's CPUs (attention_parts.h says how a step is cut up). Compiled
+// once, as set avx512_amx. Other caches and odd head sizes go to the vectors of avx512_bf16.
+//
+// Every element of a tile product comes from its own row, column and starting sum in one order (linear_amx.cpp), so a
+// row's bits do not depend on its tile. Depth: scores take the head in pieces of 32, sums of V take positions in pairs
+// of groups, that is 32 positions aligned to position 0; where a tile does not hold one of the pair, its V is zero.
+//
+// One query token computes through the same instructions as a prompt's tiles.
+#include "attention_parts.h"
+
+#include <immintrin.h>
+
+namespace octavo::OCTAVO_ISA {
+namespace {
+
+constexpr int TALL = 32;           // rows of a pass: two tiles
+constexpr int PAIR = 2 * LANES;    // positions
+
+struct alignas(64) TileConfig {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
+// How the rows of a unit are cut into passes of one height, the last filled up.
+struct Passes {
+    int count, height, rows;  // height: of a tile; rows: of a pass
+    explicit Passes(int n) {
+        count = (n + TALL - 1) / TALL;
+        const int each = (n + count - 1) / count;
+        height = each > 16 ? (each + 1) / 2 : each;
+        rows = each > 16 ? 2 * height : height;
+    }
+    bool two() const { return rows > height; }
+};
+
+// 2^x for x <= 0 with a relative error of 4e-6: the result is rounded to bf16. 1 at 0, 0 below -126; NaN stays.
+OCTAVO_INLINE V exp2_short(V x) {
+    const V low = set1(-126.0f);
+    const __mmask16 seen = _mm512_cmp_ps_mask(x.v, low.v, _CMP_NLT_UQ);
+    const V c = max(low, x);  // in this order a NaN passes
+    const V f = {_mm512_reduce_ps(c.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+    V p = set1(0.013555745157895446f);
+    p = fma(p, f, set1(0.05203237225948134f));
+    p = fma(p, f, set1(0.24137976174940962f));
+    p = fma(p, f, set1(0.6930321208332135f));
+    p = fma(p, f, set1(1.0f));
+    return {_mm512_maskz_scalef_ps(seen, p.v, c.v)};  // takes the floor of its exponent
+}
+
+// Turns scores [from, to) of a row into probabilities in place, as bf16 from the start of the row on, and zero where
+// the row does not see: it sees [first, last). All are multiples of 16 but first and last.
+OCTAVO_INLINE void softmax(float* s, int from, int to, int first, int last, float cap, float* maximum, float* total) {
+    const V minus_inf = set1(NEG_INF);
+    V top = minus_inf;
+    int i = from;
+    const auto masked = [&](int at) {
+        V x = load(s + at);
+        if (cap > 0) x = set1(cap * LOG2E) * tanhv(x);
+        uint32_t mask = 0xffff;
+        if (at < first) mask = first - at >= LANES ? 0 : mask << (first - at) & 0xffff;
+        if (at + LANES > last) mask = last <= at ? 0 : mask & ((1u << (last - at)) - 1);
+        x = select(mask, x, minus_inf);
+        store(s + at, x);
+        top = max(top, x);
+    };
+    if (cap > 0) {
+        for (; i < to; i += LANES) masked(i);
+    } else {
+        for (; i < to && i < first; i += LANES) masked(i);
+        V other = minus_inf;
+        for (; i + PAIR <= to && i + PAIR <= last; i += PAIR) top = max(top, load(s + i)), other = max(other, load(s + i + LANES));
+        top = max(top, other);
+        for (; i < to; i += LANES) masked(i);
+    }
+    const float m = max_lanes(top);
+    const V shift = set1(m == NEG_INF ? 0.0f : m);
+    auto* p = reinterpret_cast<uint16_t*>(s);
+    V sum = set1(0.0f);
+    for (i = from; i < to; i += LANES) {
+        const __m256i r = (__m256i)_mm512_cvtneps_pbh(exp2_short(load(s + i) - shift).v);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + i), r);
+        sum = sum + V{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(r), 16))};
+    }
+    *maximum = m;
+    *total = sum_lanes(sum);
+}
+
+// Tiles 0..3 hold sums, 4 and 5 rows of Q or P, 6 and 7 K or V.
+
+template <bool TWO>
+OCTAVO_INLINE void clear_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (TWO) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+// Scores of a pass with one group of keys, or with a pair (`b` may be null).
+template <bool TWO>
+OCTAVO_INLINE void qk(const uint16_t* q, int64_t q_stride, int height, const char* a, const char* b, int64_t k_stride,
+                      int head_dim, float* s) {
+    clear_sums<TWO>();
+    for (int d = 0; d < head_dim; d += PAIR) {
+        const int64_t at = d / 2 * k_stride;
+        _tile_loadd(6, a + at, k_stride);
+        _tile_loadd(4, q + d, q_stride * 2);
+        if (TWO) _tile_loadd(5, q + height * q_stride + d, q_stride * 2);
+        _tile_dpbf16ps(0, 4, 6);
+        if (TWO) _tile_dpbf16ps(2, 5, 6);
+        if (!b) continue;
+        _tile_loadd(7, b + at, k_stride);
+        _tile_dpbf16ps(1, 4, 7);
+        if (TWO) _tile_dpbf16ps(3, 5, 7);
+    }
+    constexpr int64_t STRIDE = S_STRIDE * 4;
+    _tile_stored(0, s, STRIDE);
+    if (TWO) _tile_stored(2, s + height * S_STRIDE, STRIDE);
+    if (!b) return;
+    _tile_stored(1, s + LANES, STRIDE);
+    if (TWO) _tile_stored(3, s + height * S_STRIDE + LANES, STRIDE);
+}
+
+// Sums of 32 columns of V over pairs of groups.
+template <bool TWO>
+OCTAVO_INLINE void pv(const char* p, int height, const char* const* v, int64_t v_stride, int64_t column, int pairs,
+                      float* y, int64_t y_stride) {
+    constexpr int64_t P_STRIDE = S_STRIDE * 4;
+    clear_sums<TWO>();
+    for (int j = 0; j < pairs; j++, p += PAIR * 2) {
+        _tile_loadd(6, v[j] + column, v_stride);
+        _tile_loadd(4, p, P_STRIDE);
+        if (TWO) _tile_loadd(5, p + height * P_STRIDE, P_STRIDE);
+        _tile_loadd(7, v[j] + column + 64, v_stride);
+        _tile_dpbf16ps(0, 4, 6);
+        if (TWO) _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (TWO) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, y, y_stride * 4);
+    _tile_stored(1, y + LANES, y_stride * 4);
+    if (TWO) {
+        _tile_stored(2, y + height * y_stride, y_stride * 4);
+        _tile_stored(3, y + height * y_stride + LANES, y_stride * 4);
+    }
+}
+
+OCTAVO_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+class TileUnit {
+  public:
+    static constexpr int PER = 2, ROWS = 96, ROWS_STEP = TALL;
+
+    TileUnit() = default;
+    ~TileUnit() {
+        if (height_) _tile_release();  // so that the kernel has no tiles to save when threads switch
+    }
+    TileUnit(const TileUnit&) = delete;
+    TileUnit& operator=(const TileUnit&) = delete;
+
+    void unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Unit unit, const Tile* next_tile, char* scratch, Result out) {
+        const int rows = t.queries * s.per_kv;
+        const Passes passes(rows);
+        configure(passes);
+        find_lines<TileUnit>(step, s, t, unit, &lines_);
+        const bool decode = t.queries == 1;
+        if (decode) find_ahead<TileUnit>(step, s, t, unit, next_tile, lines_, &ahead_);
+        scores_ = reinterpret_cast<float*>(scratch);
+        q_ = reinterpret_cast<uint16_t*>(scores_ + TALL * S_STRIDE);
+        q_stride_ = s.head_dim + PAIR;
+        char* copies = reinterpret_cast<char*>(q_) + int64_t(s.rows()) * q_stride_ * 2;
+
+        const V scale = set1(s.scale);
+        for (int r = 0; r < passes.count * passes.rows; ++r) {
+            uint16_t* to = q_ + r * q_stride_;
+            if (r >= rows) {
+                std::memset(to, 0, size_t(s.head_dim) * 2);
+                continue;
+            }
+            const float* x = op.in[0].f32(t.token + r / s.per_kv) + (int64_t(unit.head) * s.per_kv + r % s.per_kv) * s.head_dim;
+            for (int d = 0; d < s.head_dim; d += PAIR)
+                _mm512_storeu_si512(to + d, (__m512i)_mm512_cvtne2ps_pbh((load(x + d + LANES) * scale).v, (load(x + d) * scale).v));
+        }
+        bool have_v = false;
+        for (int c = 0; c < passes.count; ++c) {
+            const int from = c * passes.rows, n = rows - from < passes.rows ? rows - from : passes.rows;
+            if (n <= 0) break;
+            const Result part = {out.sums + int64_t(from) * s.head_dim, out.maxima + from, out.totals + from};
+            const int first = first_key(s, place_of(step, t.row, t.token + from / s.per_kv)) / LANES;
+            const int last = place_of(step, t.row, t.token + (from + n - 1) / s.per_kv) / LANES;
+            const int low = first > lines_.first_group ? first : lines_.first_group, end = lines_.first_group + lines_.groups - 1;
+            const int high = last < end ? last : end;
+            if (low > high) {  // no row of the pass sees any key of the split
+                std::memset(part.sums, 0, size_t(n) * s.head_dim * 4);
+                for (int r = 0; r < n; ++r) part.maxima[r] = NEG_INF, part.totals[r] = 0;
+                continue;
+            }
+            const Pairs pairs = {low / 2 - lines_.first_group / 2, high / 2 - lines_.first_group / 2 + 1};
+            score(step, s, passes, from, pairs, decode && c == 0);
+            probabilities(step, s, t, from, n, pairs, part);
+            if (!have_v) gather_v(step, s, copies, decode && ahead_.has_k ? ahead_.k : nullptr);
+            have_v = true;
+            const char* p = reinterpret_cast<const char*>(scores_) + int64_t(pairs.first) * PAIR * 2;
+            for (int d = 0; d < s.head_dim; d += PAIR) {
+                const auto run = passes.two() ? pv<true> : pv<false>;
+                run(p, passes.height, v_ + pairs.first, int64_t(s.head_dim) * 4, int64_t(d) * 4, pairs.end - pairs.first, part.sums + d, s.head_dim);
+            }
+        }
+    }
+
+  private:
+    struct Pairs {  // of groups, counted from the one that the first group of the unit belongs to
+        int first, end;
+    };
+
+    void configure(const Passes& p) {
+        const int height = p.two() ? p.height : -p.height;
+        if (height == height_) return;
+        height_ = height;
+        TileConfig c;
+        for (int tile = 0; tile < 8; tile++) {
+            const bool second = tile == 2 || tile == 3 || tile == 5;
+            const int rows = tile >= 6 ? 16 : second && !p.two() ? 0 : p.height;
+            if (rows) c.rows[tile] = uint8_t(rows), c.row_bytes[tile] = 64;
+        }
+        asm volatile("" : : "r"(&c) : "memory");  // the intrinsic does not say that it reads all of it
+        _tile_loadconfig(&c);
+    }
+
+    // Index in lines_ of a group counted from the even one at or below the first.
+    int line(int group) const { return group - lines_.first_group % 2; }
+    bool present(int group) const { return line(group) >= 0 && line(group) < lines_.groups; }
+
+    void score(const Step& step, const Shape& s, const Passes& passes, int from, Pairs pairs, bool fetch) {
+        const uint16_t* q = q_ + from * q_stride_;
+        const int64_t stride = int64_t(step.block_size) * 4;
+        for (int j = pairs.first; j < pairs.end; ++j) {
+            const bool one = present(2 * j), other = present(2 * j + 1);
+            if (fetch)
+                for (int g = line(2 * j) + !one; g <= line(2 * j) + other; ++g)
+                    for (int64_t at = 0; at < int64_t(s.head_dim) * LANES * 2; at += 64) __builtin_prefetch(ahead_.v[g] + at / 64 * stride, 0, 2);
+            const char* a = lines_.k[line(2 * j) + !one];
+            const char* b = one && other ? lines_.k[line(2 * j + 1)] : nullptr;
+            float* to = scores_ + j * PAIR + (one ? 0 : LANES);
+            if (passes.two()) qk<true>(q, q_stride_, passes.height, a, b, stride, s.head_dim, to);
+            else qk<false>(q, q_stride_, passes.height, a, b, stride, s.head_dim, to);
+        }
+    }
+
+    void probabilities(const Step& step, const Shape& s, const Tile& t, int from, int n, Pairs pairs, Result part) {
+        const int start = lines_.first_group / 2 * PAIR, low = pairs.first * PAIR, high = pairs.end * PAIR;
+        for (int r = 0; r < n; ++r) {
+            const int position = place_of(step, t.row, t.token + (from + r) / s.per_kv);
+            const int first = first_key(s, position) - start, last = position + 1 - start;
+            // What a tile does not hold lies before its first key, or behind its last.
+            const int known = (lines_.first_group % 2) * LANES, end = known + lines_.groups * LANES;
+            softmax(scores_ + int64_t(r) * S_STRIDE, low, high, first < known ? known : first, last < end ? last : end, s.cap, part.maxima + r, part.totals + r);
+        }
+    }
+
+    // Pairs of groups of V that do not follow each other in memory are copied so that they do.
+    void gather_v(const Step& step, const Shape& s, char* copies, const char* const* next) {
+        const int64_t bytes = int64_t(s.head_dim) * LANES * 2, k_stride = int64_t(step.block_size) * 4;
+        const int count = (lines_.first_group % 2 + lines_.groups + 1) / 2;
+        for (int j = 0; j < count; ++j, copies += 2 * bytes) {
+            const bool one = present(2 * j), other = present(2 * j + 1);
+            if (next)
+                for (int g = line(2 * j) + !one; g <= line(2 * j) + other; ++g)
+                    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(next[g] + at / 64 * k_stride, 0, 2);
+            const char *a = one ? lines_.v[line(2 * j)] : nullptr, *b = other ? lines_.v[line(2 * j + 1)] : nullptr;
+            v_[j] = copies;
+            if (a && b == a + bytes) {
+                v_[j] = a;
+                continue;
+            }
+            copy(copies, a, bytes);
+            copy(copies + bytes, b, bytes);
+        }
+    }
+    static void copy(char* to, const char* from, int64_t bytes) {
+        for (int64_t at = 0; at < bytes; at += 64)
+            _mm512_storeu_si512(to + at, from ? _mm512_loadu_si512(from + at) : _mm512_setzero_si512());
+    }
+
+    int height_ = 0;  // of the tiles as configured; negative: one of rows
+    Lines lines_;
+    Ahead ahead_;
+    float* scores_ = nullptr;    // [TALL][S_STRIDE]
+    uint16_t* q_ = nullptr;      // [rows][q_stride_]
+    int64_t q_stride_ = 0;
+    const char* v_[SPLIT_GROUPS / 2];
+};
+
+void attend(const Op& op, const Step& step, const Ctx& ctx) {
+    if (op.i[KV_DTYPE] == KV_BF16 && op.i[KV_HEAD_DIM] % PAIR == 0) attend_as<TileUnit>(op, step, ctx);
+    else avx512_bf16::attention_kernels().attend(op, step, ctx);
+}
+
+size_t scratch_bytes(int64_t per_kv, int64_t head_dim) {
+    const int64_t rows = round_up(per_kv > TileUnit::ROWS ? per_kv : TileUnit::ROWS, TALL);
+    const int64_t slot = (rows * (head_dim + 2) + LANES) * 4;
+    const int64_t mine = slot + TALL * S_STRIDE * 4 + rows * (head_dim + PAIR) * 2 + SPLIT * head_dim * 2 + 256;
+    const int64_t other = int64_t(avx512_bf16::attention_kernels().scratch_bytes(per_kv, head_dim));
+    return size_t(mine > other ? mine : other);
+}
+
+}  // namespace
+
+const AttentionKernels& attention_kernels() {
+    static const AttentionKernels kernels = {attend, scratch_bytes};
+    return kernels;
+}
+
+}  // namespace octavo::OCTAVO_ISA
