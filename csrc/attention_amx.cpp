@@ -6,6 +6,7 @@
 // of groups, that is 32 positions aligned to position 0; where a tile does not hold one of the pair, its V is zero.
 //
 // One query token computes through the same instructions as a prompt's tiles.
+#define OCTAVO_ATTEND_SPLIT 512  // scores of a pass stay in the first-level cache
 #include "attention_parts.h"
 
 #include <immintrin.h>
@@ -34,56 +35,66 @@ struct Passes {
     bool two() const { return rows > height; }
 };
 
-// 2^x for x <= 0 with a relative error of 4e-6: the result is rounded to bf16. 1 at 0, 0 below -126; NaN stays.
+// 2^x for x <= 0, not below 2^-126, with a relative error of 4e-6: the result is rounded to bf16. 1 at 0; NaN stays.
 OCTAVO_INLINE V exp2_short(V x) {
-    const V low = set1(-126.0f);
-    const __mmask16 seen = _mm512_cmp_ps_mask(x.v, low.v, _CMP_NLT_UQ);
-    const V c = max(low, x);  // in this order a NaN passes
+    const V c = max(set1(-126.0f), x);  // in this order a NaN passes
     const V f = {_mm512_reduce_ps(c.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
     V p = set1(0.013555745157895446f);
     p = fma(p, f, set1(0.05203237225948134f));
     p = fma(p, f, set1(0.24137976174940962f));
     p = fma(p, f, set1(0.6930321208332135f));
     p = fma(p, f, set1(1.0f));
-    return {_mm512_maskz_scalef_ps(seen, p.v, c.v)};  // takes the floor of its exponent
+    return {_mm512_scalef_ps(p.v, c.v)};  // takes the floor of its exponent
 }
 
-// Turns scores [from, to) of a row into probabilities in place, as bf16 from the start of the row on, and zero where
-// the row does not see: it sees [first, last). All are multiples of 16 but first and last.
-OCTAVO_INLINE void softmax(float* s, int from, int to, int first, int last, float cap, float* maximum, float* total) {
-    const V minus_inf = set1(NEG_INF);
-    V top = minus_inf;
-    int i = from;
-    const auto masked = [&](int at) {
-        V x = load(s + at);
-        if (cap > 0) x = set1(cap * LOG2E) * tanhv(x);
+// What a row sees of its scores [from, to), all of it in pairs of vectors: [first, last), wholly in [inner, outer).
+struct Seen {
+    int from, to, first, last, inner, outer;
+    Seen(int begin, int end, int first_key, int last_key) : from(begin), to(end), first(first_key), last(last_key) {
+        if (last < first) last = first;
+        inner = first <= from ? from : (first + PAIR - 1) / PAIR * PAIR;
+        outer = last / PAIR * PAIR;
+        inner = inner < to ? inner : to;
+        outer = outer > to ? to : outer < inner ? inner : outer;
+    }
+    __mmask16 at(int i) const {
         uint32_t mask = 0xffff;
-        if (at < first) mask = first - at >= LANES ? 0 : mask << (first - at) & 0xffff;
-        if (at + LANES > last) mask = last <= at ? 0 : mask & ((1u << (last - at)) - 1);
-        x = select(mask, x, minus_inf);
-        store(s + at, x);
-        top = max(top, x);
-    };
-    if (cap > 0) {
-        for (; i < to; i += LANES) masked(i);
-    } else {
-        for (; i < to && i < first; i += LANES) masked(i);
-        V other = minus_inf;
-        for (; i + PAIR <= to && i + PAIR <= last; i += PAIR) top = max(top, load(s + i)), other = max(other, load(s + i + LANES));
-        top = max(top, other);
-        for (; i < to; i += LANES) masked(i);
+        if (i < first) mask = first - i >= LANES ? 0 : mask << (first - i) & 0xffff;
+        if (i + LANES > last) mask = last <= i ? 0 : mask & ((1u << (last - i)) - 1);
+        return __mmask16(mask);
     }
-    const float m = max_lanes(top);
-    const V shift = set1(m == NEG_INF ? 0.0f : m);
+};
+
+// The greatest score that a row sees; caps scores in place.
+OCTAVO_INLINE float highest(float* s, const Seen& seen, float cap) {
+    V top = set1(NEG_INF), other = top;
+    if (cap > 0)
+        for (int i = seen.from; i < seen.to; i += LANES) store(s + i, set1(cap * LOG2E) * tanhv(load(s + i)));
+    const auto edge = [&](int i) { top = max(top, select(seen.at(i), load(s + i), set1(NEG_INF))); };
+    for (int i = seen.from; i < seen.inner; i += LANES) edge(i);
+    for (int i = seen.inner; i < seen.outer; i += PAIR) top = max(top, load(s + i)), other = max(other, load(s + i + LANES));
+    for (int i = seen.outer; i < seen.to; i += LANES) edge(i);
+    return max_lanes(max(top, other));
+}
+
+// Turns a row's scores into probabilities in place, as bf16 from the start of the row on: exactly zero where it does
+// not see. Returns their sum before rounding, in 16 lanes and two chains, by position.
+OCTAVO_INLINE V to_probabilities(float* s, const Seen& seen, float maximum) {
+    const V shift = set1(maximum == NEG_INF ? 0.0f : maximum);
     auto* p = reinterpret_cast<uint16_t*>(s);
-    V sum = set1(0.0f);
-    for (i = from; i < to; i += LANES) {
-        const __m256i r = (__m256i)_mm512_cvtneps_pbh(exp2_short(load(s + i) - shift).v);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + i), r);
-        sum = sum + V{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(r), 16))};
-    }
-    *maximum = m;
-    *total = sum_lanes(sum);
+    V sum = set1(0.0f), other = sum;
+    const auto put = [&](int i, V a, V b) {
+        sum = sum + a, other = other + b;
+        _mm512_storeu_si512(p + i, (__m512i)_mm512_cvtne2ps_pbh(b.v, a.v));
+    };
+    const auto edge = [&](int i) {
+        const V a = exp2_short(load(s + i) - shift), b = exp2_short(load(s + i + LANES) - shift);
+        put(i, {_mm512_maskz_mov_ps(seen.at(i), a.v)}, {_mm512_maskz_mov_ps(seen.at(i + LANES), b.v)});
+    };
+    for (int i = seen.from; i < seen.inner; i += PAIR) edge(i);
+    for (int i = seen.inner; i < seen.outer; i += PAIR) put(i, exp2_short(load(s + i) - shift), exp2_short(load(s + i + LANES) - shift));
+    for (int i = seen.outer; i < seen.to; i += PAIR) edge(i);
+    return sum + other;
 }
 
 // Tiles 0..3 hold sums, 4 and 5 rows of Q or P, 6 and 7 K or V.
@@ -251,13 +262,17 @@ class TileUnit {
 
     void probabilities(const Step& step, const Shape& s, const Tile& t, int from, int n, Pairs pairs, Result part) {
         const int start = lines_.first_group / 2 * PAIR, low = pairs.first * PAIR, high = pairs.end * PAIR;
-        for (int r = 0; r < n; ++r) {
+        // What a tile does not hold lies before its first key, or behind its last.
+        const int known = (lines_.first_group % 2) * LANES, end = known + lines_.groups * LANES;
+        const auto seen = [&](int r) {
             const int position = place_of(step, t.row, t.token + (from + r) / s.per_kv);
             const int first = first_key(s, position) - start, last = position + 1 - start;
-            // What a tile does not hold lies before its first key, or behind its last.
-            const int known = (lines_.first_group % 2) * LANES, end = known + lines_.groups * LANES;
-            softmax(scores_ + int64_t(r) * S_STRIDE, low, high, first < known ? known : first, last < end ? last : end, s.cap, part.maxima + r, part.totals + r);
-        }
+            return Seen(low, high, first < known ? known : first, last < end ? last : end);
+        };
+        // All rows at each stage, since a row alone would wait for its own lanes.
+        for (int r = 0; r < n; ++r) part.maxima[r] = highest(scores_ + int64_t(r) * S_STRIDE, seen(r), s.cap);
+        for (int r = 0; r < n; ++r) store(sums_ + r * LANES, to_probabilities(scores_ + int64_t(r) * S_STRIDE, seen(r), part.maxima[r]));
+        for (int r = 0; r < n; ++r) part.totals[r] = sum_lanes(load(sums_ + r * LANES));
     }
 
     // Pairs of groups of V that do not follow each other in memory are copied so that they do.
@@ -287,6 +302,7 @@ class TileUnit {
     int height_ = 0;  // of the tiles as configured; negative: one of rows
     Lines lines_;
     Ahead ahead_;
+    alignas(64) float sums_[TALL * LANES];
     float* scores_ = nullptr;    // [TALL][S_STRIDE]
     uint16_t* q_ = nullptr;      // [rows][q_stride_]
     int64_t q_stride_ = 0;

@@ -25,7 +25,10 @@
 namespace octavo::OCTAVO_ISA {
 namespace {
 
-constexpr int SPLIT = 512;
+#ifndef OCTAVO_ATTEND_SPLIT
+#define OCTAVO_ATTEND_SPLIT 512
+#endif
+constexpr int SPLIT = OCTAVO_ATTEND_SPLIT;
 constexpr int SPLIT_GROUPS = SPLIT / LANES;
 constexpr int S_STRIDE = SPLIT + LANES;  // floats; not a power of two, so that rows fall into different cache sets
 constexpr float LOG2E = 1.4426950408889634f;
@@ -184,23 +187,28 @@ OCTAVO_INLINE float exp2_of(float x) {
 // state = state + part, row by row. A row that sees nothing of the part is left alone.
 void merge(const Shape& s, const Tile& t, Result state, Result part) {
     const int rows = t.queries * s.per_kv;
+    alignas(64) float top[LANES], old_factor[LANES], part_factor[LANES];
     for (int r = 0; r < rows; ++r) {
-        const float m = part.maxima[r], old = state.maxima[r];
-        if (m == NEG_INF) continue;
+        const int lane = r % LANES;
+        if (lane == 0) {  // the factors of 16 rows at once
+            const V old = load_upto(state.maxima + r, rows - r), m = load_upto(part.maxima + r, rows - r), higher = max(old, m);
+            store(top, higher);
+            store(old_factor, exp2v(old - higher));
+            store(part_factor, exp2v(m - higher));
+        }
+        if (part.maxima[r] == NEG_INF) continue;
         float* to = state.sums + int64_t(r) * s.head_dim;
         const float* from = part.sums + int64_t(r) * s.head_dim;
-        if (old == NEG_INF) {
+        if (state.maxima[r] == NEG_INF) {
             std::memcpy(to, from, size_t(s.head_dim) * 4);
-            state.maxima[r] = m, state.totals[r] = part.totals[r];
+            state.maxima[r] = part.maxima[r], state.totals[r] = part.totals[r];
             continue;
         }
-        const float top = m > old ? m : old;
-        const float a = exp2_of(old - top), b = exp2_of(m - top);
-        const V va = set1(a), vb = set1(b);
-        for (int d = 0; d < s.head_dim; d += LANES) store(to + d, fma(load(from + d), vb, load(to + d) * va));
-        const float x = state.totals[r] * a, y = part.totals[r] * b;
+        const V a = set1(old_factor[lane]), b = set1(part_factor[lane]);
+        for (int d = 0; d < s.head_dim; d += LANES) store(to + d, fma(load(from + d), b, load(to + d) * a));
+        const float x = state.totals[r] * old_factor[lane], y = part.totals[r] * part_factor[lane];
         state.totals[r] = x + y;
-        state.maxima[r] = top;
+        state.maxima[r] = top[lane];
     }
 }
 
