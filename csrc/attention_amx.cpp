@@ -134,31 +134,55 @@ OCTAVO_INLINE void qk(const uint16_t* q, int64_t q_stride, int height, const cha
     if (TWO) _tile_stored(3, s + height * S_STRIDE + LANES, STRIDE);
 }
 
-// Sums of 32 columns of V over pairs of groups.
-template <bool TWO>
+// Sums of 32 columns of V over pairs of groups, for two tiles of rows.
 OCTAVO_INLINE void pv(const char* p, int height, const char* const* v, int64_t v_stride, int64_t column, int pairs,
                       float* y, int64_t y_stride) {
     constexpr int64_t P_STRIDE = S_STRIDE * 4;
-    clear_sums<TWO>();
+    clear_sums<true>();
     for (int j = 0; j < pairs; j++, p += PAIR * 2) {
         _tile_loadd(6, v[j] + column, v_stride);
         _tile_loadd(4, p, P_STRIDE);
-        if (TWO) _tile_loadd(5, p + height * P_STRIDE, P_STRIDE);
+        _tile_loadd(5, p + height * P_STRIDE, P_STRIDE);
         _tile_loadd(7, v[j] + column + 64, v_stride);
         _tile_dpbf16ps(0, 4, 6);
-        if (TWO) _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(1, 4, 7);
-        if (TWO) _tile_dpbf16ps(3, 5, 7);
+        _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, y, y_stride * 4);
     _tile_stored(1, y + LANES, y_stride * 4);
-    if (TWO) {
-        _tile_stored(2, y + height * y_stride, y_stride * 4);
-        _tile_stored(3, y + height * y_stride + LANES, y_stride * 4);
+    _tile_stored(2, y + height * y_stride, y_stride * 4);
+    _tile_stored(3, y + height * y_stride + LANES, y_stride * 4);
+}
+
+// The same of 32 or 64 columns for one tile of rows; `ready(j)` is called before pair j is read.
+template <bool FOUR, class Ready>
+OCTAVO_INLINE void pv_low(const char* p, const char* const* v, int64_t v_stride, int64_t column, int pairs, float* y,
+                          int64_t y_stride, const Ready& ready) {
+    clear_sums<true>();
+    for (int j = 0; j < pairs; j++, p += PAIR * 2) {
+        ready(j);
+        _tile_loadd(4, p, S_STRIDE * 4);
+        _tile_loadd(6, v[j] + column, v_stride);
+        _tile_loadd(7, v[j] + column + 64, v_stride);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!FOUR) continue;
+        _tile_loadd(6, v[j] + column + 128, v_stride);
+        _tile_loadd(7, v[j] + column + 192, v_stride);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_dpbf16ps(3, 4, 7);
     }
+    _tile_stored(0, y, y_stride * 4);
+    _tile_stored(1, y + LANES, y_stride * 4);
+    if (!FOUR) return;
+    _tile_stored(2, y + 2 * LANES, y_stride * 4);
+    _tile_stored(3, y + 3 * LANES, y_stride * 4);
 }
 
 OCTAVO_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+constexpr int COPIED_AHEAD = 2;  // pairs of V
 
 class TileUnit {
   public:
@@ -211,13 +235,27 @@ class TileUnit {
             const Pairs pairs = {low / 2 - lines_.first_group / 2, high / 2 - lines_.first_group / 2 + 1};
             score(step, s, passes, from, pairs, decode && c == 0);
             probabilities(step, s, t, from, n, pairs, part);
-            if (!have_v) gather_v(step, s, copies, decode && ahead_.has_k ? ahead_.k : nullptr);
-            have_v = true;
             const char* p = reinterpret_cast<const char*>(scores_) + int64_t(pairs.first) * PAIR * 2;
-            for (int d = 0; d < s.head_dim; d += PAIR) {
-                const auto run = passes.two() ? pv<true> : pv<false>;
-                run(p, passes.height, v_ + pairs.first, int64_t(s.head_dim) * 4, int64_t(d) * 4, pairs.end - pairs.first, part.sums + d, s.head_dim);
+            const int64_t v_stride = int64_t(s.head_dim) * 4;
+            const int count = pairs.end - pairs.first;
+            if (!passes.two()) {  // few rows: a pair of V is read while it is warm from copying
+                const char* const* next = decode && ahead_.has_k ? ahead_.k : nullptr;
+                for (int d = 0; d < s.head_dim; d += 2 * PAIR) {
+                    const auto ready = [&](int j) {
+                        if (d > 0) return;
+                        // Some pairs ahead: a tile cannot be loaded from stores that are still on their way.
+                        for (int k = j ? j + COPIED_AHEAD : 0; k <= j + COPIED_AHEAD && k < count; ++k) gather_v(step, s, copies, pairs.first + k, next);
+                    };
+                    const auto run = s.head_dim - d > PAIR ? pv_low<true, decltype(ready)> : pv_low<false, decltype(ready)>;
+                    run(p, v_ + pairs.first, v_stride, int64_t(d) * 4, count, part.sums + d, s.head_dim, ready);
+                }
+                continue;
             }
+            if (!have_v)
+                for (int j = 0; j < (lines_.first_group % 2 + lines_.groups + 1) / 2; ++j) gather_v(step, s, copies, j, nullptr);
+            have_v = true;
+            for (int d = 0; d < s.head_dim; d += PAIR)
+                pv(p, passes.height, v_ + pairs.first, v_stride, int64_t(d) * 4, count, part.sums + d, s.head_dim);
         }
     }
 
@@ -227,14 +265,12 @@ class TileUnit {
     };
 
     void configure(const Passes& p) {
-        const int height = p.two() ? p.height : -p.height;
-        if (height == height_) return;
-        height_ = height;
+        if (p.height == height_) return;
+        height_ = p.height;
         TileConfig c;
         for (int tile = 0; tile < 8; tile++) {
-            const bool second = tile == 2 || tile == 3 || tile == 5;
-            const int rows = tile >= 6 ? 16 : second && !p.two() ? 0 : p.height;
-            if (rows) c.rows[tile] = uint8_t(rows), c.row_bytes[tile] = 64;
+            c.rows[tile] = uint8_t(tile >= 6 ? 16 : p.height);
+            c.row_bytes[tile] = 64;
         }
         asm volatile("" : : "r"(&c) : "memory");  // the intrinsic does not say that it reads all of it
         _tile_loadconfig(&c);
@@ -275,31 +311,29 @@ class TileUnit {
         for (int r = 0; r < n; ++r) part.totals[r] = sum_lanes(load(sums_ + r * LANES));
     }
 
-    // Pairs of groups of V that do not follow each other in memory are copied so that they do.
-    void gather_v(const Step& step, const Shape& s, char* copies, const char* const* next) {
+    // Finds pair j of groups of V; where the two do not follow each other in memory, they are copied so that they do.
+    void gather_v(const Step& step, const Shape& s, char* copies, int j, const char* const* next) {
         const int64_t bytes = int64_t(s.head_dim) * LANES * 2, k_stride = int64_t(step.block_size) * 4;
-        const int count = (lines_.first_group % 2 + lines_.groups + 1) / 2;
-        for (int j = 0; j < count; ++j, copies += 2 * bytes) {
-            const bool one = present(2 * j), other = present(2 * j + 1);
-            if (next)
-                for (int g = line(2 * j) + !one; g <= line(2 * j) + other; ++g)
-                    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(next[g] + at / 64 * k_stride, 0, 2);
-            const char *a = one ? lines_.v[line(2 * j)] : nullptr, *b = other ? lines_.v[line(2 * j + 1)] : nullptr;
-            v_[j] = copies;
-            if (a && b == a + bytes) {
-                v_[j] = a;
-                continue;
-            }
-            copy(copies, a, bytes);
-            copy(copies + bytes, b, bytes);
+        const bool one = present(2 * j), other = present(2 * j + 1);
+        if (next)
+            for (int g = line(2 * j) + !one; g <= line(2 * j) + other; ++g)
+                for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(next[g] + at / 64 * k_stride, 0, 2);
+        const char *a = one ? lines_.v[line(2 * j)] : nullptr, *b = other ? lines_.v[line(2 * j + 1)] : nullptr;
+        if (a && b == a + bytes) {
+            v_[j] = a;
+            return;
         }
+        char* to = copies + j * 2 * bytes;
+        v_[j] = to;
+        copy(to, a, bytes);
+        copy(to + bytes, b, bytes);
     }
     static void copy(char* to, const char* from, int64_t bytes) {
         for (int64_t at = 0; at < bytes; at += 64)
             _mm512_storeu_si512(to + at, from ? _mm512_loadu_si512(from + at) : _mm512_setzero_si512());
     }
 
-    int height_ = 0;  // of the tiles as configured; negative: one of rows
+    int height_ = 0;  // of the tiles of rows, as configured
     Lines lines_;
     Ahead ahead_;
     alignas(64) float sums_[TALL * LANES];
