@@ -303,6 +303,9 @@ nb::tuple sample(In<float> logits, nb::handle batch, const std::string& isa) {
     const auto bias_start = field<int32_t>(batch, "bias_start", 1, rows + 1);
     const auto bias_ids = field<int32_t>(batch, "bias_ids", 1, -1);
     const auto bias_values = field<float>(batch, "bias_values", 1, int64_t(bias_ids.shape(0)));
+    const auto chosen_ids = field<int32_t>(batch, "chosen_ids", 1, -1);
+    const size_t num_chosen = chosen_ids.shape(0);
+    const auto chosen_start = field<int32_t>(batch, "chosen_start", 1, num_chosen ? rows + 1 : -1);
     int64_t best = 0;
     const size_t words = size_t(vocab + 31) / 32;
     for (int64_t r = 0; r < rows; ++r) {
@@ -312,6 +315,9 @@ nb::tuple sample(In<float> logits, nb::handle batch, const std::string& isa) {
             (p >= 0 && (counts.shape(1) != size_t(vocab) || seen.shape(1) != words)) || (m >= 0 && masks.shape(1) != words) ||
             bias_start.data()[r] < 0 || bias_start.data()[r + 1] < bias_start.data()[r] || bias_start.data()[r + 1] > int64_t(bias_ids.shape(0)))
             throw std::invalid_argument("row " + str(r) + " points outside counts, seen, masks or bias_ids");
+        if (num_chosen && (chosen_start.data()[r] < 0 || chosen_start.data()[r + 1] < chosen_start.data()[r] ||
+                           chosen_start.data()[r + 1] > int64_t(num_chosen)))
+            throw std::invalid_argument("row " + str(r) + " points outside chosen_ids");
     }
     io.temperature = temperature.data(), io.top_k = top_k.data(), io.top_p = top_p.data(), io.min_p = min_p.data();
     io.seed = seed.data(), io.position = position.data();
@@ -322,6 +328,12 @@ nb::tuple sample(In<float> logits, nb::handle batch, const std::string& isa) {
     io.mask_row = mask_row.data(), io.masks = masks.data(), io.masks_stride = int64_t(masks.shape(1));
     io.num_logprobs = num_logprobs.data();
     io.processed_logprobs = nb::cast<bool>(batch.attr("processed_logprobs"));
+    io.reports_logits = nb::cast<bool>(batch.attr("reports_logits"));
+    std::vector<float> chosen_logprobs(num_chosen);
+    if (num_chosen) {
+        io.chosen_start = chosen_start.data(), io.chosen_ids = chosen_ids.data();
+        io.chosen_logprobs = chosen_logprobs.data();
+    }
     std::vector<int32_t> ids(rows), ranks(rows), top_ids(rows * best);
     std::vector<float> logprobs(rows), top_logprobs(rows * best), work(logits.data(), logits.data() + rows * vocab);
     io.token_ids = ids.data(), io.logprobs = logprobs.data(), io.ranks = ranks.data();
@@ -330,10 +342,11 @@ nb::tuple sample(In<float> logits, nb::handle batch, const std::string& isa) {
     sampler_of(isa).sample_rows(io, work.data(), vocab, 0, rows, alone.ctx);
     const size_t n = size_t(rows), k = size_t(best);
     return nb::make_tuple(numpy(std::move(ids), {n}), numpy(std::move(logprobs), {n}), numpy(std::move(ranks), {n}),
-                          numpy(std::move(top_ids), {n, k}), numpy(std::move(top_logprobs), {n, k}));
+                          numpy(std::move(top_ids), {n, k}), numpy(std::move(top_logprobs), {n, k}),
+                          numpy(std::move(chosen_logprobs), {num_chosen}));
 }
 
-nb::tuple score(In<float> logits, In<int32_t> targets, int top, const std::string& isa) {
+nb::tuple score(In<float> logits, In<int32_t> targets, int top, const std::string& isa, bool reports_logits) {
     if (logits.ndim() != 2 || targets.ndim() != 1 || targets.shape(0) != logits.shape(0))
         throw std::invalid_argument("logits must be [rows, vocab], targets [rows]");
     if (top < 0) throw std::invalid_argument("top must be 0 or more");
@@ -342,6 +355,7 @@ nb::tuple score(In<float> logits, In<int32_t> targets, int top, const std::strin
     std::vector<float> logprobs(n), top_logprobs(n * k);
     SamplerIO io;
     io.vocab = int32_t(vocab);
+    io.reports_logits = reports_logits;
     io.targets = targets.data(), io.score_logprobs = logprobs.data(), io.score_ranks = ranks.data();
     io.score_top_ids = top_ids.data(), io.score_top_logprobs = top_logprobs.data(), io.score_top = top;
     Alone alone{int64_t(vocab)};
@@ -413,8 +427,8 @@ void bind_ops(nb::module_& m) {
     def("attend", attend, "name"_a, "q"_a, "y"_a, "group"_a, "index"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a,
           "scale"_a, "window"_a = 0, "softcap"_a = 0.0f, "sinks"_a.none() = nb::none());
     m.def("sample", sample, "logits"_a, "batch"_a, "isa"_a = "",
-          "Draws from logits [S, vocab] as SamplingBatch says: token ids, logprobs, ranks, top ids, top logprobs.");
-    m.def("score", score, "logits"_a, "targets"_a, "top"_a = 0, "isa"_a = "",
+          "Draws from logits [S, vocab] as SamplingBatch says: token ids, logprobs, ranks, top ids, top logprobs, logprobs of chosen ids.");
+    m.def("score", score, "logits"_a, "targets"_a, "top"_a = 0, "isa"_a = "", "reports_logits"_a = false,
           "Logprobs and ranks of known tokens, and the `top` best beside each.");
     m.def("philox_uniform", philox_uniform, "seed"_a, "position"_a, "The uniform number in [0, 1) of a draw.");
 }

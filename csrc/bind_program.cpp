@@ -58,6 +58,8 @@ void set_array(Program& p, const std::string& name, std::optional<nb::ndarray<>>
     else if (name == "bias_ids") s.bias_ids = place<int32_t>(p, name, a, 1, nullptr);
     else if (name == "bias_values") s.bias_values = place<float>(p, name, a, 1, nullptr);
     else if (name == "masks") s.masks = place<uint32_t>(p, name, a, 2, &s.masks_stride);
+    else if (name == "chosen_ids") s.chosen_ids = place<int32_t>(p, name, a, 1, nullptr);
+    else if (name == "chosen_logprobs") s.chosen_logprobs = place<float>(p, name, a, 1, nullptr);
     else if (name == "top_ids") s.top_ids = place<int32_t>(p, name, a, 2, &s.top_stride);
     else if (name == "top_logprobs") s.top_logprobs = place<float>(p, name, a, 2, nullptr);
     else if (name == "score_top_ids") {
@@ -67,7 +69,7 @@ void set_array(Program& p, const std::string& name, std::optional<nb::ndarray<>>
     } else if (name == "score_top_logprobs") s.score_top_logprobs = place<float>(p, name, a, 2, nullptr);
     else
         throw std::invalid_argument("there is no array '" + name + "' to set; these exist: counts, seen, bias_ids, bias_values, "
-                                    "masks, top_ids, top_logprobs, score_top_ids, score_top_logprobs");
+                                    "masks, chosen_ids, chosen_logprobs, top_ids, top_logprobs, score_top_ids, score_top_logprobs");
 }
 
 void linear(Program& p, const std::string& name, const Buffer& x, const Buffer& y, const PyWeight& w,
@@ -164,6 +166,8 @@ void bind_program(nb::module_& m) {
              nb::sig("def set_array(self, name: str, array: NDArray[typing.Any] | None) -> None"))
         .def_prop_rw("processed_logprobs", [](const Program& p) { return p.sampler.processed_logprobs; },
                      [](Program& p, bool on) { p.sampler.processed_logprobs = on; })
+        .def_prop_rw("reports_logits", [](const Program& p) { return p.sampler.reports_logits; },
+                     [](Program& p, bool on) { p.sampler.reports_logits = on; })
         .def("set_kv", &set_kv, nb::arg("array"), nb::arg("block_bytes"))
         .def("allocate_kv", &Program::allocate_kv, nb::arg("block_bytes"), nb::arg("num_blocks"))
         .def("kv", &kv_array, "[num_blocks, block_bytes] uint8, in place.")

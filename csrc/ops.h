@@ -150,6 +150,9 @@ struct SamplerIO {
     int64_t masks_stride = 0;
     const int32_t* num_logprobs = nullptr;
     bool processed_logprobs = false;
+    bool reports_logits = false;  // logits instead of log-probabilities, wherever those are given
+    const int32_t* chosen_start = nullptr;  // [S + 1] slices of chosen_ids, or null: nobody chose
+    const int32_t* chosen_ids = nullptr;
     // out
     int32_t* token_ids = nullptr;    // -1: nothing is left to draw from, or the logits are not finite
     float* logprobs = nullptr;
@@ -157,6 +160,7 @@ struct SamplerIO {
     int32_t* top_ids = nullptr;      // [S, top_stride]; unused places hold -1
     float* top_logprobs = nullptr;
     int64_t top_stride = 0;          // K
+    float* chosen_logprobs = nullptr;  // of chosen_ids; -inf for one that cannot be drawn or does not exist
     // scoring of known tokens
     const int32_t* targets = nullptr;
     float* score_logprobs = nullptr;

@@ -66,6 +66,7 @@ Program::Program(const ProgramOptions& o) : options_(o), kernels_(&kernel_table(
     array("frequency", 'f', {R}), sampler.frequency = data<float>("frequency");
     array("penalty_row", 'i', {R}), sampler.penalty_row = data<int32_t>("penalty_row");
     array("bias_start", 'i', {R + 1}), sampler.bias_start = data<int32_t>("bias_start");
+    array("chosen_start", 'i', {R + 1}), sampler.chosen_start = data<int32_t>("chosen_start");
     array("mask_row", 'i', {R}), sampler.mask_row = data<int32_t>("mask_row");
     array("num_logprobs", 'i', {R}), sampler.num_logprobs = data<int32_t>("num_logprobs");
     array("score_targets", 'i', {T}), sampler.targets = data<int32_t>("score_targets");

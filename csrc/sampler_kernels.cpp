@@ -267,6 +267,18 @@ void write_best(const Candidate* list, int64_t count, double log_total, double i
     }
 }
 
+// x * inv_t - log_total of the ids that row r chose; -inf for those that `keep` leaves out.
+void write_chosen(const SamplerIO& io, int64_t r, const float* x, const Keep& keep, double inv_t, double log_total) {
+    if (!io.chosen_ids) return;
+    const Before before;
+    for (int32_t j = io.chosen_start[r]; j < io.chosen_start[r + 1]; ++j) {
+        const int32_t id = io.chosen_ids[j];
+        io.chosen_logprobs[j] = NEG_INF;
+        if (id < 0 || id >= io.vocab || before(keep.last, {x[id], id}) || (x[id] - keep.top) * keep.inv_t < keep.floor) continue;
+        io.chosen_logprobs[j] = float(double(x[id]) * inv_t - log_total);
+    }
+}
+
 // ---- edits of the distribution ----------------------------------------------------------------------------
 
 void apply_mask(float* x, int64_t n, const uint32_t* mask) {
@@ -459,14 +471,17 @@ void sample_row(const SamplerIO& io, int64_t r, float* x, const Scratch& s) {
     int32_t* top_ids = io.top_ids + r * io.top_stride;
     float* top_logprobs = io.top_logprobs + r * io.top_stride;
     write_best(nullptr, 0, 0, 1, io.top_stride, top_ids, top_logprobs);
+    if (io.chosen_ids)
+        for (int32_t j = io.chosen_start[r]; j < io.chosen_start[r + 1]; ++j) io.chosen_logprobs[j] = NEG_INF;
 
     Row row = scan(x, n, s.maxima);
     if (!row.ok) return;
     const bool raw = k >= 0 && !io.processed_logprobs, edits = has_edits(io, r);
     double log_total = 0;
     if (raw) {
-        log_total = log_sum_exp(row);
+        if (!io.reports_logits) log_total = log_sum_exp(row);
         if (k > 0) write_best(s.list, select_best(row, k < n ? k : n, s), log_total, 1, k < io.top_stride ? k : io.top_stride, top_ids, top_logprobs);
+        write_chosen(io, r, x, {row.top, 1.0f}, 1, log_total);
         if (edits) std::memcpy(s.raw, x, size_t(n) * 4);
     }
     if (edits) {
@@ -481,7 +496,7 @@ void sample_row(const SamplerIO& io, int64_t r, float* x, const Scratch& s) {
     double kept_log_total = 0;
     if (greedy) {
         id = first_of(row, row.top);
-        if (k >= 0 && !raw) kept_log_total = log_sum_exp(row) - double(row.top);
+        if (k >= 0 && !raw && !io.reports_logits) kept_log_total = log_sum_exp(row) - double(row.top);
     } else {
         const Drawn drawn = draw(io, r, row, &keep, s);
         id = drawn.id, kept_log_total = drawn.log_total;
@@ -493,10 +508,11 @@ void sample_row(const SamplerIO& io, int64_t r, float* x, const Scratch& s) {
         io.logprobs[r] = float(double(logits[id]) - log_total);
         io.ranks[r] = rank_of(logits, n, {logits[id], id});
     } else if (k >= 0) {
-        const double inv_t = double(keep.inv_t), shift = double(row.top) * inv_t + kept_log_total;
+        const double inv_t = double(keep.inv_t), shift = io.reports_logits ? 0 : double(row.top) * inv_t + kept_log_total;
         io.logprobs[r] = float(double(x[id]) * inv_t - shift);
         io.ranks[r] = rank_of(x, n, {x[id], id});
         if (k > 0) write_best(s.list, best_kept(row, keep, k, s), shift, inv_t, k < io.top_stride ? k : io.top_stride, top_ids, top_logprobs);
+        write_chosen(io, r, x, keep, inv_t, shift);
     }
 }
 
@@ -519,7 +535,7 @@ void score_rows(const SamplerIO& io, const float* logits, int64_t stride, int64_
         write_best(nullptr, 0, 0, 1, k, ids, logprobs);
         const Row row = scan(x, io.vocab, s.maxima);
         if (!row.ok || target < 0 || target >= io.vocab) continue;
-        const double log_total = log_sum_exp(row);
+        const double log_total = io.reports_logits ? 0 : log_sum_exp(row);
         io.score_logprobs[p] = float(double(x[target]) - log_total);
         io.score_ranks[p] = rank_of(x, io.vocab, {x[target], target});
         if (k > 0) write_best(s.list, select_best(row, k < row.n ? k : row.n, s), log_total, 1, k, ids, logprobs);

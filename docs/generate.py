@@ -90,12 +90,12 @@ def metrics() -> str:
     from octavo.api.client import EngineClient
     from octavo.api.metrics import Metrics
 
-    rows = []
     made = Metrics(EngineClient(), model_name="m", max_model_len=8192)
-    for family in made.registry.collect():
-        labels = sorted({name for sample in family.samples for name in sample.labels} - {"le"})
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        rows.append([f"`{name}`", family.type, " ".join(labels) or "-", family.documentation])
+    made.on_http("GET", 200, "other")
+    rows = [
+        [f"`{family.name}`", family.kind, " ".join(family.label_names) or "-", family.text]
+        for family in made.registry.families.values()
+    ]
     return "# Metrics\n\nAt `/metrics`, under vLLM's names where the meaning is the same.\n\n" + table(
         ["name", "type", "labels", "meaning"], sorted(rows)
     )
@@ -105,34 +105,101 @@ def metrics() -> str:
 ROUTES = {
     "/": "a page to try the server in a browser",
     "/v1/chat/completions": "chat, streamed or not",
+    "/v1/chat/completions/batch": "several conversations with one set of parameters: choice i answers conversation i",
     "/v1/completions": "text completion, streamed or not; several prompts, echo, n",
+    "/v1/responses": "OpenAI's Responses API: streamed, whole or in the background (see responses.md)",
+    "/v1/responses/input_tokens": "how many tokens the prompt of a response would have",
+    "/v1/responses/{response_id}": "a stored response, or its events again; DELETE forgets it",
+    "/v1/responses/{response_id}/cancel": "ends a response that runs in the background",
+    "/v1/responses/{response_id}/input_items": "the items that a response was made of",
+    "/v1/messages": "Anthropic's Messages API, streamed or not (see anthropic.md)",
+    "/v1/messages/count_tokens": "how many tokens the prompt of a message would have",
+    "/cohere/v2/chat": "Cohere's chat, streamed or not (see cohere.md)",
+    "/inference/v1/generate": "token ids in, token ids out, streamed or not (see tokens.md)",
     "/v1/models": "the names that are served, their context and defaults of sampling",
     "/v1/models/{name:path}": "one of them",
     "/health": "200 while the engine is idle or makes progress, 503 with the reason otherwise",
     "/ping": "the same, for platforms that ask there",
     "/version": "the version of Octavo",
+    "/openapi.json": "the routes and their bodies, as OpenAPI 3.1",
     "/server_info": "the plan and the table of what actually runs, and why",
     "/metrics": "Prometheus metrics",
     "/load": "requests in the server",
+    "/structured_outputs": "what structured output does: backends, constraints, every JSON Schema keyword",
+    "/kv_event_sources": "where KV events are published (see kv-events.md)",
     "/tokenize": "text or messages to token ids",
     "/detokenize": "token ids to text",
+    "/pause": "stand still: `mode` abort, wait or keep; `clear_cache` (under OCTAVO_SERVER_DEV_MODE=1)",
+    "/resume": "go on (under OCTAVO_SERVER_DEV_MODE=1)",
+    "/is_paused": "does it stand still (under OCTAVO_SERVER_DEV_MODE=1)",
+    "/reset_prefix_cache": "forget cached prefixes; `reset_running_requests` (under OCTAVO_SERVER_DEV_MODE=1)",
 }
 
 
 def routes() -> str:
     from octavo.api.middleware import OPEN_ROUTES
-    from octavo.api.routes import chat, completions, info, tokenise
+    from octavo.api.routes import (
+        chat,
+        chat_batch,
+        cohere,
+        completions,
+        control,
+        info,
+        messages,
+        responses,
+        tokenise,
+        tokens,
+    )
 
     rows = []
-    for module in (chat, completions, tokenise, info):
+    for module in (
+        chat,
+        chat_batch,
+        completions,
+        responses,
+        messages,
+        cohere,
+        tokens,
+        tokenise,
+        info,
+        control,
+    ):
         for route in module.router.routes:
             path: str = getattr(route, "path")  # noqa: B009  (a Starlette base class without it)
             methods = sorted(getattr(route, "methods") - {"HEAD"})  # noqa: B009
             guard = "open" if all((method, path) in OPEN_ROUTES for method in methods) else "key"
             rows.append([f"`{' '.join(methods)} {path}`", guard, ROUTES[path]])
     return (
-        "# Routes\n\nWith `--api-key`, every route but the open ones wants `Authorization: Bearer KEY`.\n\n"
-        + table(["route", "guard", "what it does"], rows)
+        "# Routes\n\nWith `--api-key`, every route but the open ones wants `Authorization: Bearer KEY` "
+        "or `x-api-key: KEY`.\n\n" + table(["route", "guard", "what it does"], rows)
+    )
+
+
+def structured() -> str:
+    from octavo.config.structured import ALIASES
+    from octavo.grammar.backends import BACKENDS, backend
+    from octavo.grammar.keywords import table as keywords
+
+    text = (HERE / "structured-output.txt").read_text(encoding="utf-8")
+    named = {name: [a for a, meant in ALIASES.items() if meant == name] for name in BACKENDS}
+    rows = [
+        [
+            f"`{name}`",
+            ", ".join(f"`{a}`" for a in named[name]) or "-",
+            package,
+            ", ".join(sorted(backend(name).kinds)),
+        ]
+        for name, (_, _, package) in BACKENDS.items()
+    ]
+    return (
+        text
+        + "\n## Backends\n\n"
+        + table(["name", "other names", "package", "kinds"], rows)
+        + "\n## JSON Schema keywords\n\nOf draft 2020-12, whatever `$schema` says. Also at `GET /structured_outputs`.\n\n"
+        + table(
+            ["keyword", "support", "how far, or what to do instead"],
+            [[f"`{k}`", s, n] for k, s, n in keywords()],
+        )
     )
 
 
@@ -142,6 +209,7 @@ DOCUMENTS: dict[str, Callable[[], str]] = {
     "ops.md": ops,
     "metrics.md": metrics,
     "routes.md": routes,
+    "structured-output.md": structured,
 }
 
 

@@ -27,6 +27,7 @@ VARIABLES = (
     ),
     Variable("OCTAVO_COMMAND", "How hints spell the command `octavo`; `./run` sets it."),
     Variable("OCTAVO_PIP", "How hints spell `pip`; `./run` sets it."),
+    Variable("OCTAVO_SERVER_DEV_MODE", "1 serves /pause, /resume, /is_paused and /reset_prefix_cache."),
     Variable("HF_TOKEN", "Token for `octavo pull hf:...` of gated repositories."),
 )
 
@@ -52,6 +53,10 @@ def adaptive_team() -> bool:
     if value not in ("adaptive", "fixed"):
         raise ConfigError(f"OCTAVO_TEAM is {value!r}", fix="allowed are adaptive and fixed; or unset it")
     return value == "adaptive"
+
+
+def is_dev_mode() -> bool:
+    return os.environ.get("OCTAVO_SERVER_DEV_MODE") == "1"
 
 
 def hf_token() -> str | None:

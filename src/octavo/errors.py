@@ -4,6 +4,7 @@
     ├── UserError            somebody can fix it: what was given, what is allowed, what to do
     │   ├── ConfigError      a flag, a config file, a combination of them
     │   ├── InvalidRequest   one request; carries the field (`param`) and the HTTP status
+    │   │   └── ContextOverflow  its prompt, or prompt and answer, do not fit the context
     │   ├── WeightError      a model file: malformed, missing, mismatched
     │   └── CapacityError    it does not fit: memory, context, queue
     ├── KernelFault          native code failed; names the op and its position in the program
@@ -14,6 +15,8 @@ Every class is public; nothing outside this tree is raised on purpose across a p
 
 from __future__ import annotations
 
+from octavo.util.lines import one_line
+
 
 class OctavoError(Exception):
     """Root of every error raised on purpose."""
@@ -23,12 +26,14 @@ class UserError(OctavoError):
     """An error that its reader can fix.
 
     The message says what was given and what is allowed; `fix` says what to do and is printed last.
+    Names from files and requests in them are made safe here, once for all: an error is one line.
     """
 
     def __init__(self, message: str, *, fix: str | None = None) -> None:
+        message = one_line(message)
         super().__init__(message)
         self.message = message
-        self.fix = fix
+        self.fix = None if fix is None else one_line(fix)
 
     def __str__(self) -> str:
         return f"{self.message}: {self.fix}" if self.fix else self.message
@@ -60,6 +65,10 @@ class InvalidRequest(UserError):
         self.status = status
         self.kind = kind
         self.retry_after_s = retry_after_s
+
+
+class ContextOverflow(InvalidRequest):
+    """The prompt, or the prompt and what was asked for, are longer than the context."""
 
 
 class WeightError(UserError):

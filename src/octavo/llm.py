@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import random
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from octavo.config.load import from_keywords
-from octavo.errors import EngineDead, InvalidRequest
+from octavo.errors import ConfigError, EngineDead, InvalidRequest
 from octavo.wire.messages import EngineRequest, RequestRecord, TokenDelta, TokenLogprobs
 from octavo.wire.sampling import SamplingParams, verify
 
 if TYPE_CHECKING:
+    from octavo.api.beam import BeamSearch, BeamSearchParams
     from octavo.api.prompt import Prompt, PromptMaker
     from octavo.api.template_pool import TemplatePool
     from octavo.api.text.pipeline import ChoicePipeline
@@ -71,6 +74,9 @@ class _Choice:
     pipeline: ChoicePipeline
     output: CompletionOutput
     owner: RequestOutput
+    are_best: bool = (
+        True  # the tokens beside a drawn one; else those of logprob_token_ids, which have no rank
+    )
 
 
 class LLM:
@@ -84,17 +90,24 @@ class LLM:
         from octavo.api.prompt import ChatTemplate, PromptMaker
         from octavo.api.sampling import SamplingDefaults
         from octavo.api.template_pool import TemplatePool
+        from octavo.grammar.vocabulary import of_tokenizer
         from octavo.launch.build import build_engine
         from octavo.launch.plan import make_plan
         from octavo.launch.text import chat_template, generation_config, load_codec
 
         given = from_keywords(model, asked)
+        if given.parallel.api_server_count != 1:
+            raise ConfigError(
+                f"api_server_count is {given.parallel.api_server_count}: an LLM has no API process",
+                fix="leave it out, or use `octavo serve`",
+            )
         planned = make_plan(given)
         plan = planned.resolved.engine
         self.plan = plan
         self._codec = load_codec(planned.source, given)
         self._defaults = SamplingDefaults.read(generation_config(planned.source, given))
-        self._built = build_engine(planned.source, plan, lambda phase: None)
+        self._vocabulary = cache(lambda: of_tokenizer(self._codec, plan.vocab_size))
+        self._built = build_engine(planned.source, plan, lambda phase: None, self._vocabulary)
         self._engine = self._built.engine
         self.table = self._built.table  # rows [topic, choice, reason]: what runs and why
         self._pool = TemplatePool(Limits(template_workers=1))
@@ -165,6 +178,41 @@ class LLM:
             made.append(self._loop.run(self._prompts.from_chat(fields)))
         return self._run(made, sampling_params, use_tqdm)
 
+    def beam_search(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """The `beam_width` best answers to each prompt, best first (see api.beam for the rule)."""
+        from tqdm import tqdm
+
+        from octavo.api.beam import BeamRules, BeamSearch, check_mode, search_together
+        from octavo.api.sampling import eos_ids
+
+        made = [self._loop.run(self._prompt(item)) for item in _listed(prompts)]
+        check_mode(self.plan.logprobs_mode)
+        sampling = params.sampling()
+        self._params_for(1, sampling)  # its ranges
+        ends = eos_ids(self._codec, self._defaults, sampling)
+        searches = []
+        for prompt in made:
+            rules = BeamRules.of(
+                sampling,
+                length_penalty=params.length_penalty,
+                max_tokens=self._room(prompt, sampling.max_tokens),
+                eos_ids=ends,
+                vocab_size=self.plan.vocab_size,
+            )
+            searches.append((BeamSearch(rules), rules, prompt.ids))
+        with tqdm(total=len(made), disable=not use_tqdm, unit="prompt", dynamic_ncols=True) as bar:
+            firsts = search_together(searches, self._answers, bar.update)
+        return [
+            self._searched(prompt, sampling, search, first.num_cached)
+            for prompt, (search, _, _), first in zip(made, searches, firsts, strict=True)
+        ]
+
     def reset_prefix_cache(self) -> bool:
         """Forgets cached prefixes. False while a request runs."""
         return self._engine.reset_prefix_cache()
@@ -208,14 +256,26 @@ class LLM:
         ]
         for request in requests:
             self._engine.add(request)
-        try:
+        with self._all_or_none(list(choices)):
             self._pump(choices, len(outputs), use_tqdm)
+        return outputs
+
+    @contextmanager
+    def _all_or_none(self, ids: list[str]) -> Iterator[None]:
+        """What does not end well ends all of its requests: Ctrl-C leaves a usable engine."""
+        try:
+            yield
         except BaseException:
-            self._engine.abort(list(choices))  # Ctrl-C leaves a usable engine
+            self._engine.abort(ids)
             while self._engine.has_work():
                 self._engine.pump(None)
             raise
-        return outputs
+
+    def _room(self, prompt: Prompt, default: int | None) -> int:
+        from octavo.api.prompt import room
+
+        limits = self.plan.scheduler
+        return room(len(prompt.ids), None, default, limits.max_model_len, limits.model_max_len)
 
     def _params_for(
         self, count: int, given: SamplingParams | Sequence[SamplingParams] | None
@@ -229,7 +289,31 @@ class LLM:
             )
         for params in listed:
             verify(params, vocab_size=self.plan.vocab_size, max_logprobs=self.plan.max_logprobs)
-        return listed
+        return [self._constrained(params) for params in listed]
+
+    def _constrained(self, params: SamplingParams) -> SamplingParams:
+        """With the grammar that they ask for, compiled: a bad one is refused before anything runs."""
+        from octavo.grammar.base import GrammarError
+        from octavo.grammar.request import from_structured_outputs
+
+        spec, given = params.structured, params.structured_outputs
+        if given is not None:
+            fields = {name: getattr(given, name) for name in given.__struct_fields__}
+            spec = from_structured_outputs(fields, self.plan.structured)
+            params = msgspec.structs.replace(params, structured=spec, structured_outputs=None)
+        if spec is None:
+            return params
+        if params.ignore_eos:
+            raise InvalidRequest(
+                "ignore_eos is true with structured_outputs: an answer ends where its grammar does",
+                param="ignore_eos",
+                fix="leave one of them out",
+            )
+        try:
+            self._built.grammars.matcher(spec)
+        except GrammarError as error:
+            raise InvalidRequest(error.message, param=error.pointer or "structured_outputs") from None
+        return params
 
     def _add(
         self,
@@ -239,15 +323,11 @@ class LLM:
         choices: dict[str, _Choice],
     ) -> RequestOutput:
         """Makes one request for each choice, and the output that they fill."""
-        from octavo.api.prompt import room
         from octavo.api.sampling import bad_word_ids, choice_seeds, eos_ids
         from octavo.api.text.pipeline import ChoicePipeline
 
         self._prompts.truncate(prompt, params.truncate_prompt_tokens, side="left")
-        limits = self.plan.scheduler
-        max_tokens = room(
-            len(prompt.ids), None, params.max_tokens, limits.max_model_len, limits.model_max_len
-        )
+        max_tokens = self._room(prompt, params.max_tokens)
         params = msgspec.structs.replace(params, bad_words_ids=bad_word_ids(self._codec, params.bad_words))
         self._num_requests += 1
         owner = RequestOutput(str(self._num_requests - 1), prompt.text, prompt.ids, [])
@@ -267,7 +347,38 @@ class LLM:
             output = CompletionOutput(index)
             owner.outputs.append(output)
             pipeline = ChoicePipeline(self._codec, params, index=index, prompt=prompt.ids)
-            choices[request_id] = _Choice(pipeline, output, owner)
+            choices[request_id] = _Choice(pipeline, output, owner, not params.logprob_token_ids)
+        return owner
+
+    # ---- beam search ----------------------------------------------------------------------------
+
+    def _answers(self, requests: list[EngineRequest]) -> dict[str, TokenDelta]:
+        """What the engine says to one-token requests. Raises EngineDead when one of them fails."""
+        found = {}
+        with self._all_or_none([r.id for r in requests]):
+            for request in requests:
+                self._engine.add(request)
+            while self._engine.has_work():
+                for delta in self._engine.pump(None):
+                    if delta.error is not None or not delta.logprobs:
+                        raise EngineDead(delta.error or "the engine gave no log-probabilities")
+                    found[delta.id] = delta
+        return found
+
+    def _searched(
+        self, prompt: Prompt, params: SamplingParams, search: BeamSearch, num_cached: int | None
+    ) -> RequestOutput:
+        from octavo.api.text.pipeline import ChoicePipeline
+
+        self._num_requests += 1
+        owner = RequestOutput(str(self._num_requests - 1), prompt.text, prompt.ids, [])
+        owner.finished, owner.num_cached_tokens = True, num_cached
+        for index, hypothesis in enumerate(search.best()):
+            output = CompletionOutput(index)
+            owner.outputs.append(output)
+            pipeline = ChoicePipeline(self._codec, params, index=index, prompt=prompt.ids)
+            self._take(_Choice(pipeline, output, owner), hypothesis.delta())
+            output.cumulative_logprob = hypothesis.logprob
         return owner
 
     # ---- outputs --------------------------------------------------------------------------------
@@ -301,7 +412,9 @@ class LLM:
         for entry in event.entries:
             row = {entry.token_id: Logprob(entry.logprob, entry.rank, entry.spelling)}
             for rank, other in enumerate(entry.top, 1):
-                row.setdefault(other.token_id, Logprob(other.logprob, rank, other.text))
+                row.setdefault(
+                    other.token_id, Logprob(other.logprob, rank if choice.are_best else None, other.text)
+                )
             output.logprobs = [*(output.logprobs or []), row]
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + entry.logprob
         if event.prompt_logprobs is not None:

@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.scripted_engine import ScriptedEngine, random_groups
 from tests.fakes.toy_codec import ToyCodec
 
-from octavo.api.client import EngineClient
+from octavo.api.client import MAX_CRASHES, EngineClient
 from octavo.errors import EngineDead
 from octavo.wire.messages import EngineRequest, FinishReason, RequestRecord, TokenDelta
 from octavo.wire.sampling import SamplingParams
@@ -86,6 +86,30 @@ async def test_two_crashes_end_a_request_and_spare_the_others() -> None:
     assert {r.id: r.crashes for r in third.seen} == {"other": 1, "waiting": 0}
     for engine in (first, second, third):
         await engine.close()
+    client.close()
+
+
+async def test_a_request_that_moves_on_between_crashes_is_not_blamed_for_them() -> None:
+    """But none takes down engines without end."""
+    client = EngineClient()
+    deltas: list[TokenDelta] = []
+
+    async def consume() -> None:
+        async for delta in client.submit(request("long")):
+            deltas.append(delta)  # noqa: PERF401  (read while it grows)
+
+    stream = asyncio.create_task(consume())
+    for _ in range(MAX_CRASHES):
+        engine, seen = ScriptedEngine(CODEC, lambda _: [20] * 90, delay_s=0.001), len(deltas)
+        client.on_engine_up(engine)
+        await until(lambda seen=seen: len(deltas) > seen)
+        engine.kill()
+        client.on_engine_down()
+        await engine.close()
+    await stream
+    assert deltas[-1].finish == FinishReason.ERROR
+    assert f"{MAX_CRASHES} times" in (deltas[-1].error or "")
+    assert len(tokens(deltas)) >= MAX_CRASHES
     client.close()
 
 

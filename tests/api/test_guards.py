@@ -286,3 +286,15 @@ async def test_bodies_of_errors_are_json_whatever_was_sent() -> None:
             )
             assert answer.status_code == 400
             assert json.loads(answer.content)["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_bb_094_an_adapter_by_name_is_an_unknown_model(stream: bool) -> None:
+    """Also where the name is a salt that is in use: what has no adapter must not fall back to the model."""
+    async with world() as w:
+        assert (await w.chat(cache_salt="A")).status_code == 200
+        for answer in (await w.chat(model="A", stream=stream), await w.complete(model="A", stream=stream)):
+            assert answer.status_code == 404
+            error = answer.json()["error"]
+            assert error["param"] == "model" and "served are toy, alias" in error["message"]
+        assert len(w.engine.seen) == 1

@@ -6,12 +6,14 @@ import asyncio
 import logging
 
 import pytest
+from msgspec import structs
 from tests.fakes.api_world import world
 from tests.fakes.scripted_engine import ScriptedEngine, random_groups
 from tests.fakes.toy_codec import ToyCodec
 
 from octavo.api.client import EngineClient
 from octavo.api.health import HealthWatch
+from octavo.config.kv_events import KVEventsPlan
 from octavo.wire.messages import EngineRequest
 from octavo.wire.sampling import SamplingParams
 
@@ -151,3 +153,14 @@ async def test_parameters_are_logged_when_asked(caplog: pytest.LogCaptureFixture
     async with world(server={"log_requests": True}) as w:
         await w.chat(temperature=0.25)
     assert "temperature=0.25" in caplog.records[0].getMessage()
+
+
+async def test_where_kv_events_are_published() -> None:
+    async with world() as w:
+        assert (await w.http.get("/kv_event_sources")).json() == {}
+        events = KVEventsPlan(publisher="zmq", topic="t")
+        w.state.engine = structs.replace(
+            w.state.engine, cache=structs.replace(w.state.engine.cache, events=events)
+        )
+        (rank, told) = next(iter((await w.http.get("/kv_event_sources")).json().items()))
+    assert rank == "0" and told["topic"] == "t" and told["endpoint"] == "tcp://127.0.0.1:5557"

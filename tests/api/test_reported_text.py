@@ -10,8 +10,8 @@ from tests.fakes.toy_codec import BYTE_0, ToyCodec
 from octavo.wire.messages import EngineRequest
 
 ALPHABET = "ABC DEFGHIJ KLM"
-EMOJI = "😀 中文 ďábel 👩‍🚀"
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+EMOJI = "😀 中文 ďábel 👩‍🚀"
 
 
 def by_bytes(text: str) -> object:
@@ -46,16 +46,6 @@ async def test_bb_005_the_earliest_start_wins() -> None:
     async with world("ABC DEFGHIJ") as w:
         choice = (await w.chat(stop=["GHI", "EF"])).json()["choices"][0]
     assert (choice["message"]["content"], choice["stop_reason"]) == ("ABC D", "EF")
-
-
-@pytest.mark.parametrize(
-    "tool_choice", [None, "auto", "required", {"type": "function", "function": {"name": "f"}}]
-)
-async def test_bb_007_bb_024_bb_031_bb_033_tools_are_refused_by_name(tool_choice: object) -> None:
-    async with world() as w:
-        answer = await w.chat(tools=[TOOL], tool_choice=tool_choice, stream=True, logprobs=True)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "tools"
 
 
 async def test_bb_009_eos_is_blocked_until_min_tokens() -> None:

@@ -85,6 +85,7 @@ class RealModel:
         prefix_caching: bool = True,
         policy: str = "fcfs",
         reserve: bool = True,
+        logprobs_mode: str = "raw_logprobs",
     ) -> EnginePlan:
         return EnginePlan(
             model="test",
@@ -107,6 +108,7 @@ class RealModel:
             ),
             seed=0,
             vocab_size=self.program.vocab_size,
+            logprobs_mode=logprobs_mode,
         )
 
     def serve(self, plan: EnginePlan, requests: Sequence[EngineRequest]) -> dict[str, Answer]:

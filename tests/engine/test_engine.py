@@ -359,10 +359,78 @@ def test_calls() -> None:
     assert engine.call("stats") == engine.stats()
     described = engine.call("describe")
     assert isinstance(described, dict) and described["num_blocks"] == 64
-    with pytest.raises(InvalidRequest, match="no engine call 'eval': call one of reset_prefix_cache, stats"):
+    with pytest.raises(InvalidRequest, match="no engine call 'eval': call one of reset_prefix_cache, pause"):
         engine.call("eval")
-    with pytest.raises(InvalidRequest, match="takes no arguments"):
+    with pytest.raises(InvalidRequest, match="does not take"):
         engine.call("stats", [1])
+
+
+@pytest.mark.parametrize("clear_cache", [False, True])
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_paused_engine_queues_and_goes_on(mode: str, clear_cache: bool) -> None:
+    engine, worker = make_engine()
+    alone, _ = make_engine()
+    prompt = list(range(2, 15))
+    wanted = run(alone, [ask("r", prompt, 12)])["r"].token_ids
+    ear = Ear()
+    engine.add(ask("r", prompt, 12))
+    for _ in range(4):
+        ear.take(engine.pump(None))
+    assert engine.is_paused() is False
+    engine.call("pause", [mode, clear_cache])
+    engine.add(ask("late", prompt, 12))
+    for _ in range(40):
+        ear.take(engine.pump(None))
+        check(engine)
+    assert engine.call("is_paused") is True and engine.stats().paused
+    planned = len(worker.plans)
+    ear.take(engine.pump(None))
+    assert len(worker.plans) == planned, "a step was planned in a pause"
+    assert "late" not in ear
+    finish = {"abort": FinishReason.ABORT, "wait": FinishReason.LENGTH, "keep": None}[mode]
+    assert ear["r"].finish is finish
+    engine.call("resume")
+    while engine.has_work():
+        ear.take(engine.pump(None))
+    assert ear["late"].token_ids == wanted
+    if mode != "abort":
+        assert ear["r"].token_ids == wanted
+    # Cleared at the standstill, the late one finds nothing but what a frozen one computes again.
+    cached = ear["late"].deltas[0].num_cached
+    assert cached == (0 if clear_cache and mode != "keep" else 12)
+
+
+def test_a_pause_of_no_known_mode_changes_nothing() -> None:
+    engine, _ = make_engine()
+    with pytest.raises(InvalidRequest, match="mode is 'nap'; allowed are abort, wait, keep"):
+        engine.call("pause", ["nap"])
+    assert run(engine, [ask("r", [2, 3], 4)])["r"].finish is FinishReason.LENGTH
+
+
+def test_a_pause_of_an_empty_engine_is_complete_at_once() -> None:
+    engine, _ = make_engine()
+    for mode in ("abort", "wait", "keep"):
+        engine.call("pause", [mode])
+        assert engine.call("is_paused") is True
+    engine.call("resume")
+    assert engine.call("is_paused") is False
+
+
+def test_running_requests_compute_again_when_their_prefixes_are_forgotten() -> None:
+    engine, _ = make_engine()
+    ear = Ear()
+    engine.add(ask("r", list(range(2, 15)), 12))
+    for _ in range(4):
+        ear.take(engine.pump(None))
+    assert engine.call("reset_prefix_cache") is False
+    assert engine.call("reset_prefix_cache", [True]) is True
+    while engine.has_work():
+        ear.take(engine.pump(None))
+        check(engine)
+    alone, _ = make_engine()
+    assert ear["r"].token_ids == run(alone, [ask("r", list(range(2, 15)), 12)])["r"].token_ids
+    record = ear["r"].last.record
+    assert record is not None and record.num_preemptions == 1 and record.num_recomputed > 0
 
 
 def test_ignored_eos_is_an_empty_list() -> None:

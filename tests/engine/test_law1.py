@@ -68,12 +68,18 @@ def random_request(rng: random.Random, name: str, shared: list[int]) -> EngineRe
     )
 
 
-def target(rng: random.Random, shared: list[int], prompt_logprobs: int | None) -> EngineRequest:
+MODES = ("raw_logprobs", "processed_logits", "raw_logits", "processed_logprobs")
+
+
+def target(
+    rng: random.Random, shared: list[int], prompt_logprobs: int | None, chosen: list[int] | None = None
+) -> EngineRequest:
     request = random_request(rng, "target", shared)
     params = SamplingParams(
         temperature=rng.choice([0.0, 0.9]),
         frequency_penalty=rng.choice([0.0, 0.3]),
-        logprobs=4,
+        logprobs=4 if chosen is None else None,
+        logprob_token_ids=chosen,
         prompt_logprobs=prompt_logprobs,
     )
     return EngineRequest(
@@ -99,8 +105,10 @@ def test_the_target_is_the_same_in_every_world(models: list[RealModel]) -> None:
     worlds = WORLDS if models[0].isa == native.best_isa() else FEWER_WORLDS
     for number in range(worlds):
         shared = [rng.randrange(3, VOCAB) for _ in range(64)]
-        wanted = target(rng, shared, prompt_logprobs=2 if number % 4 == 3 else None)
-        alone = models[0].serve(models[0].plan(max_tokens=256), [wanted])["target"]
+        mode = MODES[number // 2 % 4]
+        chosen = [9, VOCAB - 1, 5, 9] if number % 3 == 1 else None
+        wanted = target(rng, shared, prompt_logprobs=2 if number % 4 == 3 else None, chosen=chosen)
+        alone = models[0].serve(models[0].plan(max_tokens=256, logprobs_mode=mode), [wanted])["target"]
         assert alone.finish in (FinishReason.LENGTH, FinishReason.STOP), alone.error
         mates = [random_request(rng, f"mate{i}", shared) for i in range(rng.randrange(0, 7))]
         model = rng.choice(models)
@@ -115,11 +123,12 @@ def test_the_target_is_the_same_in_every_world(models: list[RealModel]) -> None:
             depth=rng.choice([1, 2]),
             prefix_caching=rng.random() < 0.7,
             reserve=not is_tight,
+            logprobs_mode=mode,
         )
         order = [*mates, wanted]
         rng.shuffle(order)
         answers = model.serve(plan, order)
-        world = f"world {number}: {len(mates)} mates, {plan.cache}, {plan.scheduler}, {model.threads} threads"
+        world = f"world {number}: {len(mates)} mates, {plan.cache}, {plan.scheduler}, {model.threads} threads, {mode}"
         assert_same(world, answers["target"], alone)
         preempted += sum(a.preemptions for a in answers.values())
         cached += answers["target"].num_cached
@@ -161,6 +170,40 @@ def test_a_warm_cache_gives_the_cold_answer(models: list[RealModel]) -> None:
         worker.close()
     assert cold.num_cached == 0 and warm.num_cached >= 64
     assert_same("warm", warm, cold)
+
+
+def test_modes_of_logprobs_agree_with_each_other(models: list[RealModel]) -> None:
+    """The same draws in all four modes: log-probabilities are logits less one number for each position."""
+    model, answers = models[0], {}
+    chosen = list(range(3, 67))
+    for mode in MODES:
+        params = SamplingParams(temperature=0.7, top_k=5, logprob_token_ids=chosen, prompt_logprobs=3)
+        best = SamplingParams(temperature=0.7, top_k=5, logprobs=9)
+        requests = [
+            EngineRequest(id=name, prompt=[5, 6, 7, 8], params=p, max_tokens=8, seed=4)
+            for name, p in (("chosen", params), ("best", best))
+        ]
+        answers[mode] = model.serve(model.plan(logprobs_mode=mode), requests)
+    assert len({tuple(a["chosen"].token_ids) for a in answers.values()}) == 1
+    for kind in ("raw", "processed"):
+        for position in range(8):
+            values, logits = (
+                answers[f"{kind}_{what}"]["chosen"].logprobs[position].top_logprobs
+                for what in ("logprobs", "logits")
+            )
+            finite = [x - y for x, y in zip(logits, values, strict=True) if y > float("-inf")]
+            assert max(finite, default=0.0) - min(finite, default=0.0) < 1e-4
+            assert [x > float("-inf") for x in logits] == [y > float("-inf") for y in values]
+            assert len(finite) == len(chosen) if kind == "raw" else len(finite) <= 5
+        best_of = answers[f"{kind}_logprobs"]["best"].logprobs
+        assert {len(p.top_ids) for p in best_of} == {9 if kind == "raw" else 5}, "no id that is no token"
+    raw, processed = (answers[f"{kind}_logits"]["chosen"] for kind in ("raw", "processed"))
+    assert raw.prompt_logprobs == processed.prompt_logprobs, "nothing processes a prompt"
+    scored = answers["raw_logprobs"]["chosen"].prompt_logprobs
+    assert raw.prompt_logprobs is not None and scored is not None
+    for x, y in zip(raw.prompt_logprobs[1:], scored[1:], strict=True):
+        assert x is not None and y is not None
+        assert (x.top_ids, x.rank) == (y.top_ids, y.rank) and x.logprob != y.logprob
 
 
 def test_a_request_that_bans_every_token_fails_alone(models: list[RealModel]) -> None:

@@ -21,6 +21,7 @@ from tests.fakes.glass_worker import expected
 from octavo.core.loop import run_engine
 from octavo.core.protocols import Verdict
 from octavo.core.request import Request
+from octavo.wire.addresses import FORGET_LINE, Addresses, new_addresses, private_dir
 from octavo.wire.codec import (
     MalformedMessageError,
     decode_from_engine,
@@ -44,7 +45,7 @@ from octavo.wire.messages import (
     TokenDelta,
     TokenLogprobs,
 )
-from octavo.wire.sockets import Addresses, ClientEndpoint, EngineEndpoint, new_addresses, private_dir
+from octavo.wire.sockets import ClientEndpoint, EngineEndpoint
 
 READY = Ready(max_model_len=64, num_blocks=64, block_size=4, table=[["executor", "glass", "a test"]])
 PATIENCE_S = 20
@@ -262,6 +263,53 @@ async def test_calls_are_answered_and_nonsense_does_no_harm(addresses: Addresses
         assert running.replies[3].error is not None and "no engine call 'exit'" in running.replies[3].error
         assert running.ear["twice"].token_ids == expected(ask("x", [3], 40), (0,), VOCAB, 64).token_ids
         assert running.ear["bad"].finish is FinishReason.ERROR
+
+
+async def test_each_api_process_hears_of_its_own_requests_only(addresses: Addresses) -> None:
+    others = Addresses(*(address + "-1" for address in addresses))
+    engine, worker = make_engine(engine_options={"gates": [OnlyRuns("run")]})
+    endpoints = [EngineEndpoint(*addresses), EngineEndpoint(*others)]
+    stop_read, stop_write = os.pipe()
+    clients = [ClientEndpoint(addresses), ClientEndpoint(others)]
+    thread = threading.Thread(target=run_engine, args=(engine, endpoints, READY, stop_read))
+    thread.start()
+    first, second = map(Running, clients)
+    try:
+        for client in clients:
+            assert await asyncio.wait_for(client.recv(), PATIENCE_S) == READY
+        for i, client in enumerate(clients):
+            client.send(Add(ask(f"run-{i}", [3 + i], 20)))
+            client.send(Add(ask(f"wait-{i}", [3], 20)))
+        await first.listen(lambda: first.is_done("run-0"))
+        await second.listen(lambda: second.is_done("run-1"))
+        clients[0].send(Call(7, FORGET_LINE, [1]))
+        await first.listen(lambda: 7 in first.replies and first.stats[-1].waiting_deferred == 1)
+        assert set(first.ear) == {"run-0"}
+        assert set(second.ear) == {"run-1"}
+        clients[1].close()
+        clients[1] = ClientEndpoint(others)  # the next process at that end
+        successor = Running(clients[1])
+        clients[1].send(Add(ask("run-2", [9], 20)))
+        await successor.listen(lambda: successor.is_done("run-2"))
+        assert set(successor.ear) == {"run-2"}
+    finally:
+        os.close(stop_write)
+        await asyncio.to_thread(thread.join, PATIENCE_S)
+        for end in (*endpoints, *clients):
+            end.close()
+        os.close(stop_read)
+        worker.close()
+    check_idle(engine)
+
+
+class OnlyRuns:
+    """A gate that lets those start whose id begins with `word`."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def check(self, request: Request) -> Verdict:
+        return Verdict.GO if request.id.startswith(self._word) else Verdict.SKIP
 
 
 class Closed:

@@ -16,10 +16,11 @@ from tests.fakes.glass_worker import GlassWorker, Solo, expected, expected_score
 
 from octavo.core.engine import Engine
 from octavo.core.kv import prefix
+from octavo.core.pause import Paused
 from octavo.core.protocols import StepView, Verdict
 from octavo.core.request import Request
 from octavo.wire.messages import EngineRequest, FinishReason
-from octavo.wire.sampling import SamplingParams
+from octavo.wire.sampling import RepetitionDetectionParams, SamplingParams
 
 MAX_TURNS = 4000
 
@@ -56,6 +57,7 @@ class Counts:
     requests: int = 0
     steps: int = 0
     preemptions: int = 0
+    pauses: int = 0
     hits: int = 0
     recomputed: int = 0
     aborts: int = 0
@@ -128,6 +130,10 @@ class World:
     def _max_step_ms(self) -> float:
         return random.Random(f"pace {self.seed}").choice((0.0, 0.0, 1.0, 10.0, 40.0))
 
+    def _engine_options(self) -> dict[str, Any]:
+        """More of them, for worlds that watch something."""
+        return {}
+
     def _start(self) -> tuple[Engine, GlassWorker]:
         rng, options = self.rng, {}
         if self.is_whimsical:
@@ -143,7 +149,7 @@ class World:
                 "check": self.check_reads,
                 "takes_s": lambda _, plan: pace_rng.uniform(0.0, 1e-3) * (5 + plan.num_tokens),
             },
-            engine_options={"max_passed": rng.choice((0, 2, 32)), **options},
+            engine_options={"max_passed": rng.choice((0, 2, 32)), **options, **self._engine_options()},
         )
         if pace_rng.random() < 0.5:  # nobody waits for a prefix, so that equal ones are computed side by side
             engine.cache.is_coming = lambda request, other: False  # type: ignore[method-assign]
@@ -160,6 +166,12 @@ class World:
         tail = [rng.randrange(2, VOCAB) for _ in range(rng.choice((0, 0, 1, 3, 9)))]
         return stem[: rng.choice((len(stem), len(stem), rng.randint(1, len(stem))))] + tail
 
+    def _repetition(self) -> RepetitionDetectionParams | None:
+        rng = random.Random(f"repetition {self.seed} {len(self.requests)}")
+        if rng.random() < 0.6:
+            return None
+        return RepetitionDetectionParams(max_pattern_size=rng.randint(1, 9), min_count=rng.choice((2, 2, 3)))
+
     def add(self) -> None:
         rng = self.rng
         prompt = self._prompt()
@@ -171,6 +183,7 @@ class World:
             stop_token_ids=rng.choice(([], [], [rng.randrange(VOCAB)])),
             logprobs=rng.choice((None, None, None, 0, 2)),
             prompt_logprobs=rng.choice((None,) * 9 + (1,)),
+            repetition_detection=self._repetition(),
         )
         request = EngineRequest(
             id=f"r{len(self.requests)}",
@@ -211,12 +224,24 @@ class World:
             again.crashes = 1
             self.engine.add(again)
 
+    def pause_or_resume(self) -> None:
+        """`abort` is left to `abort`, which knows whom it ends."""
+        if self.engine._pause.state:
+            self.engine.resume()
+        else:
+            self.engine.pause(self.rng.choice(("wait", "keep")), self.rng.random() < 0.5)
+            self.counts.pauses += 1
+
     def turn(self) -> None:
         engine = self.engine
         self.ear.take(engine.pump(self.rng.choice((0.0, 0.0, None))))
         if self.check_state:
             check(engine)
-        if not self.is_whimsical:
+        if engine.is_paused():
+            assert not engine.num_in_flight
+            if engine._pause.state is Paused.NEW:
+                assert not engine.scheduler.running
+        if not self.is_whimsical and not engine._pause.state:
             assert not engine._live or engine.num_in_flight, "requests live and nothing is planned"
 
     def run(self) -> Counts:
@@ -235,6 +260,8 @@ class World:
                 assert self.engine.reset_prefix_cache() == idle
             elif dice < 0.06 and restarts:
                 self.restart()
+            elif dice > (0.8 if self.engine._pause.state else 0.98):
+                self.pause_or_resume()
             self.turn()
             if not to_add and not self.engine.has_work():
                 break
@@ -312,7 +339,7 @@ class World:
             assert all(delta.logprobs is None for delta in deltas)
 
 
-def run_worlds(first: int, count: int, **options: Any) -> Counts:
+def run_worlds(first: int, count: int, *, world: type[World] = World, **options: Any) -> Counts:
     """Worlds `first` to `first + count - 1`; a failure names its seed."""
     total = Counts()
     saved = dict(prefix.HASHERS)
@@ -320,7 +347,7 @@ def run_worlds(first: int, count: int, **options: Any) -> Counts:
     try:
         for seed in range(first, first + count):
             try:
-                counts = World(seed, **options).run()
+                counts = world(seed, **options).run()
             except Exception as error:
                 error.add_note(f"in world {seed}")
                 raise

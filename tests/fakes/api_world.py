@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.fakes.scripted_engine import Script, ScriptedEngine
 from tests.fakes.toy_codec import ToyCodec
 
@@ -65,7 +65,7 @@ class World:
     engine: ScriptedEngine
     client: EngineClient
     state: ApiState
-    app: FastAPI
+    app: Starlette
     http: httpx.AsyncClient
 
     async def post(self, path: str, body: Mapping[str, Any], **headers: str) -> httpx.Response:
@@ -140,7 +140,7 @@ class _Quiet(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def on_socket(app: FastAPI, *, http: Any = "auto") -> AsyncIterator[str]:
+async def on_socket(app: Starlette, *, http: Any = "auto") -> AsyncIterator[str]:
     """Serves the app on a free port of this event loop; gives its base URL."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

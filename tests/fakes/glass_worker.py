@@ -25,6 +25,7 @@ from octavo.wire.messages import (
     StepResult,
     TokenLogprobs,
 )
+from octavo.wire.sampling import RepetitionDetectionParams
 
 MASK = (1 << 61) - 1
 ROOT = 17
@@ -80,7 +81,7 @@ class Solo(NamedTuple):
 
     token_ids: list[int]
     finish: FinishReason
-    stop_reason: int | None
+    stop_reason: int | str | None
     seen: list[int]
 
 
@@ -106,6 +107,19 @@ def expected(request: EngineRequest, windows: Sequence[int], vocab: int, max_len
                 return Solo(output, FinishReason.STOP, token, history)
         if len(output) >= request.max_tokens or len(tokens) >= max_len:
             return Solo(output, FinishReason.LENGTH, None, history)
+        if repeats(output, params.repetition_detection) and len(output) >= params.min_tokens:
+            return Solo(output, FinishReason.REPETITION, "repetition_detected", history)
+
+
+def repeats(output: Sequence[int], asked: RepetitionDetectionParams | None) -> bool:
+    """Does the output end in one pattern, `min_count` times? By its definition, over the whole of it."""
+    if asked is None:
+        return False
+    for size in range(max(1, asked.min_pattern_size), asked.max_pattern_size + 1):
+        tail = list(output[-size * asked.min_count :])
+        if len(tail) == size * asked.min_count and tail == tail[:size] * asked.min_count:
+            return True
+    return False
 
 
 class Row:

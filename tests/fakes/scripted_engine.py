@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
+from tests.fakes.glass_worker import repeats
 from tests.fakes.toy_codec import BYTE_0, ToyCodec
 
 from octavo.wire.messages import (
@@ -127,7 +128,7 @@ class ScriptedEngine:
                 made += 1
                 tokens.append(token)
                 delta.token_ids.append(token)
-                self._finish(request, delta, token, made)
+                self._finish(request, delta, token, made, [*request.forced, *tokens])
                 if delta.finish is not None:
                     break
             self.generated += len(delta.token_ids)
@@ -151,7 +152,9 @@ class ScriptedEngine:
             token = best if params.logit_bias[best] >= 50 else token
         return FILLER if token in ends and made < params.min_tokens else token
 
-    def _finish(self, request: EngineRequest, delta: TokenDelta, token: int, made: int) -> None:
+    def _finish(
+        self, request: EngineRequest, delta: TokenDelta, token: int, made: int, output: list[int]
+    ) -> None:
         if self.fail_at is not None and made >= self.fail_at:
             delta.finish, delta.error = (
                 FinishReason.ERROR,
@@ -163,10 +166,16 @@ class ScriptedEngine:
             delta.finish, delta.stop_reason = FinishReason.STOP, token
         elif made >= request.max_tokens:
             delta.finish = FinishReason.LENGTH
+        elif repeats(output, request.params.repetition_detection):
+            delta.finish, delta.stop_reason = FinishReason.REPETITION, "repetition_detected"
 
     def _score(self, request: EngineRequest, delta: TokenDelta, *, is_first: bool) -> None:
         params = request.params
-        if params.logprobs is not None:
+        chosen = params.logprob_token_ids
+        if chosen:
+            values = [-1.5 - i for i in range(len(chosen))]
+            delta.logprobs = [TokenLogprobs(i, -0.25, 1, list(chosen), values) for i in delta.token_ids]
+        elif params.logprobs is not None:
             delta.logprobs = [self._logprobs(i, params.logprobs) for i in delta.token_ids]
         if is_first:
             delta.num_cached = self.num_cached

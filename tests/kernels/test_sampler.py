@@ -44,6 +44,9 @@ def batch(rows: int, vocab: int, **fields: Any) -> SamplingBatch:
         masks=fields.pop("masks", np.zeros((0, words), np.uint32)),
         num_logprobs=column("num_logprobs", -1, np.int32),
         processed_logprobs=fields.pop("processed_logprobs", False),
+        reports_logits=fields.pop("reports_logits", False),
+        chosen_start=fields.pop("chosen_start", np.zeros(0, np.int32)),
+        chosen_ids=fields.pop("chosen_ids", np.zeros(0, np.int32)),
     )
     assert not fields, fields
     return made
@@ -100,8 +103,10 @@ def kept(b: SamplingBatch, r: int, x: F32) -> tuple[npt.NDArray[np.int64], npt.N
     return order, weights / weights.sum()
 
 
-def reference(b: SamplingBatch, r: int, logits: F32) -> tuple[int, float, int, list[tuple[int, float]]]:
-    """Token, logprob, rank, and the best with their logprobs."""
+def reference(
+    b: SamplingBatch, r: int, logits: F32
+) -> tuple[int, float, int, list[tuple[int, float]], dict[int, float]]:
+    """Token, logprob, rank, the best with their logprobs, and those of every token that can be drawn."""
     x = edited(b, r, logits)
     order, p = kept(b, r, x)
     if b.temperature[r] == 0:
@@ -115,23 +120,27 @@ def reference(b: SamplingBatch, r: int, logits: F32) -> tuple[int, float, int, l
         )
     if b.processed_logprobs:
         shown, logprobs = order, np.log(p)
+        if b.reports_logits:
+            logprobs = x[order].astype(np.float64) / (float(b.temperature[r]) or 1.0)
+    elif b.reports_logits:
+        shown = order_of(logits)
+        logprobs = logits[shown].astype(np.float64)
     else:
         shown = order_of(logits)
         top = float(logits[shown[0]])
         logprobs = logits[shown].astype(np.float64) - top
         logprobs -= np.log(np.exp(logprobs).sum())
     at = int(np.flatnonzero(shown == token)[0])
-    best = [(int(i), float(v)) for i, v in zip(shown, logprobs, strict=True)][
-        : max(int(b.num_logprobs[r]), 0)
-    ]
-    return token, float(logprobs[at]), at + 1, best
+    every = {int(i): float(v) for i, v in zip(shown, logprobs, strict=True)}
+    best = list(every.items())[: max(int(b.num_logprobs[r]), 0)]
+    return token, float(logprobs[at]), at + 1, best, every
 
 
 def check(b: SamplingBatch, logits: F32, isa: str) -> npt.NDArray[np.int32]:
     ids: npt.NDArray[np.int32]
-    ids, logprobs, ranks, top_ids, top_logprobs = native.sample(logits, b, isa)
+    ids, logprobs, ranks, top_ids, top_logprobs, chosen = native.sample(logits, b, isa)
     for r in range(len(logits)):
-        token, logprob, rank, best = reference(b, r, logits[r])
+        token, logprob, rank, best, every = reference(b, r, logits[r])
         assert ids[r] == token, r
         if b.num_logprobs[r] < 0:
             continue
@@ -140,6 +149,10 @@ def check(b: SamplingBatch, logits: F32, isa: str) -> npt.NDArray[np.int32]:
         assert top_ids[r, : len(best)].tolist() == [i for i, _ in best]
         np.testing.assert_allclose(top_logprobs[r, : len(best)], [v for _, v in best], atol=3e-5)
         assert (top_ids[r, len(best) :] == -1).all()
+        if len(b.chosen_ids):
+            mine = slice(b.chosen_start[r], b.chosen_start[r + 1])
+            want = [every.get(i, -np.inf) for i in b.chosen_ids[mine].tolist()]
+            np.testing.assert_allclose(chosen[mine], want, atol=3e-5, rtol=2e-6)
     return ids
 
 
@@ -216,7 +229,7 @@ def test_candidate_sets(filters: dict[str, Any], isa: str) -> None:
 def test_ties_go_to_the_lower_id(isa: str) -> None:
     logits = np.zeros((1, 3000), np.float32)
     logits[0, [2990, 70, 71, 2000]] = 1
-    ids, _, ranks, top_ids, _ = native.sample(logits, batch(1, 3000, num_logprobs=6), isa)
+    ids, _, ranks, top_ids, *_ = native.sample(logits, batch(1, 3000, num_logprobs=6), isa)
     assert ids.tolist() == [70] and ranks.tolist() == [1]
     assert top_ids.tolist() == [[70, 71, 2000, 2990, 0, 1]]
     rows = 60
@@ -260,6 +273,51 @@ def test_edits(processed: bool, vocab: int, isa: str) -> None:
     check(b, make_logits(rows, vocab, 7), isa)
 
 
+SHOWN = [{"processed_logprobs": p, "reports_logits": x} for p in (False, True) for x in (False, True)]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("vocab", [33, 49152])
+@pytest.mark.parametrize("shown", SHOWN, ids=str)
+def test_what_logprobs_are(shown: dict[str, bool], vocab: int, isa: str) -> None:
+    """All four modes, of the drawn token, the best and chosen ones: kept, filtered, banned and repeated."""
+    rng = np.random.default_rng(12)
+    rows = 8
+    chosen_start = np.r_[0, np.cumsum([3, 0, 4, 1, 6, 0, 2, 3])].astype(np.int32)
+    b = batch(
+        rows,
+        vocab,
+        temperature=[0, 0, 0.5, 0.8, 0.8, 1.3, 1.2, 0],
+        top_p=[1, 1, 1, 1, 0.6, 0.9, 0.5, 1],
+        top_k=[0, 0, 3, 0, 0, 20, 0, 0],
+        min_p=[0, 0, 0, 0.3, 0, 0, 0, 0],
+        seed=np.arange(rows),
+        position=5,
+        repetition=1.3,
+        penalty_row=[0, -1, 0, -1, 0, -1, 0, -1],
+        counts=(rng.random((1, vocab)) < 0.3).astype(np.int32),
+        seen=bits_of(rng.random((1, vocab)) < 0.3),
+        bias_start=np.array([0, 1, 1, 2, 2, 2, 2, 2, 3], np.int32),
+        bias_ids=np.array([5, 6, 7], np.int32),
+        bias_values=np.array([-np.inf, -np.inf, 50], np.float32),
+        num_logprobs=[3, 2, 0, 0, 1, 0, 0, 0],
+        chosen_start=chosen_start,
+        chosen_ids=np.r_[5, 5, 6, rng.integers(0, vocab, chosen_start[-1] - 3)].astype(np.int32),
+        **shown,
+    )
+    check(b, make_logits(rows, vocab, 13), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_chosen_ids_of_a_row_that_cannot_be_drawn_are_minus_infinity(isa: str) -> None:
+    logits = make_logits(2, 50, 14)
+    logits[0, 3] = np.nan
+    b = batch(2, 50, num_logprobs=0, chosen_start=np.array([0, 2, 4], np.int32))
+    b.chosen_ids = np.array([1, 2, 49, 50], np.int32)
+    chosen = native.sample(logits, b, isa)[5]
+    assert np.isneginf(chosen).tolist() == [True, True, False, True]
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "fields",
@@ -272,7 +330,7 @@ def test_one_or_none_left(fields: dict[str, Any], isa: str) -> None:
     b = batch(
         3, 700, mask_row=[0, 1, -1], masks=bits_of(allowed), num_logprobs=2, processed_logprobs=True, **fields
     )
-    ids, logprobs, ranks, top_ids, _ = native.sample(make_logits(3, 700, 8), b, isa)
+    ids, logprobs, ranks, top_ids, *_ = native.sample(make_logits(3, 700, 8), b, isa)
     assert ids[0] == 699 and abs(logprobs[0]) < 1e-6 and ranks[0] == 1 and top_ids[0].tolist() == [699, -1]
     assert ids[1] == -1 and ranks[1] == 0 and top_ids[1].tolist() == [-1, -1]
     assert ids[2] >= 0
@@ -300,9 +358,15 @@ def test_rows_do_not_see_each_other(isa: str) -> None:
         "position": 100 + np.arange(rows),
         "num_logprobs": 5,
     }
-    together = native.sample(logits, batch(rows, vocab, **fields), isa)
+    chosen = {
+        "chosen_start": np.arange(rows + 1, dtype=np.int32),
+        "chosen_ids": np.arange(rows, dtype=np.int32) * 7,
+    }
+    together = native.sample(logits, batch(rows, vocab, **fields, **chosen), isa)
     for r in range(rows):
         one = {k: np.asarray(v)[r : r + 1] if np.ndim(v) else v for k, v in fields.items()}
+        ids = chosen["chosen_ids"][r : r + 1].copy()
+        one |= {"chosen_start": np.array([0, 1], np.int32), "chosen_ids": ids}
         alone = native.sample(logits[r : r + 1], batch(1, vocab, **one), isa)
         for a, t in zip(alone, together, strict=True):
             assert np.array_equal(a[0], t[r])
@@ -323,6 +387,16 @@ def test_score(vocab: int, isa: str) -> None:
         assert ranks[r] == int(np.flatnonzero(order == targets[r])[0]) + 1
         assert top_ids[r].tolist() == order[:4].tolist()
         np.testing.assert_allclose(top_logprobs[r], want[order[:4]], atol=3e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_score_of_logits(isa: str) -> None:
+    logits = make_logits(3, 300, 15)
+    targets = np.array([0, 299, 7], np.int32)
+    values, ranks, top_ids, top_values = native.score(logits, targets, 4, isa, True)
+    assert values.tolist() == logits[np.arange(3), targets].tolist()
+    assert ranks.tolist() == native.score(logits, targets, 4, isa)[1].tolist()
+    assert top_values.tolist() == [row[ids].tolist() for row, ids in zip(logits, top_ids, strict=True)]
 
 
 def philox_words(seed: int, position: int) -> Sequence[int]:
@@ -350,6 +424,9 @@ def test_refuses_wrong_shapes() -> None:
     good.top_k = np.zeros(3, np.int32)
     with pytest.raises(ValueError, match="top_k"):
         native.sample(logits, good, ISAS[0])
+    astray = batch(2, 40, chosen_start=np.array([0, 1, 3], np.int32), chosen_ids=np.zeros(2, np.int32))
+    with pytest.raises(ValueError, match="row 1 points outside chosen_ids"):
+        native.sample(logits, astray, ISAS[0])
     bad = batch(2, 40, mask_row=0)
     with pytest.raises(ValueError, match="outside"):
         native.sample(logits, bad, ISAS[0])

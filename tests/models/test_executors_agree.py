@@ -14,7 +14,7 @@ from octavo.executors.base import SamplingBatch, StepOutput
 ROWS = 24
 
 
-def mixed_sampling(processed: bool) -> SamplingBatch:
+def mixed_sampling(mode: str) -> SamplingBatch:
     """Row i differs from its neighbours in every parameter; some rows have it off."""
     rng = np.random.default_rng(5)
     i = np.arange(ROWS)
@@ -40,29 +40,36 @@ def mixed_sampling(processed: bool) -> SamplingBatch:
         mask_row=np.array([-1, 0, -1, 1, -1], np.int32)[i % 5],
         masks=np.ascontiguousarray(bits[2:]),
         num_logprobs=np.array([-1, 0, 3, 7], np.int32)[i % 4],
-        processed_logprobs=processed,
+        processed_logprobs=mode.startswith("processed"),
+        reports_logits=mode.endswith("logits"),
+        chosen_start=np.r_[0, np.cumsum(i % 3)].astype(np.int32),
+        chosen_ids=rng.integers(0, VOCAB, int((i % 3).sum())).astype(np.int32),
     )
 
 
-def outcome(executor: str, directory: str, processed: bool) -> StepOutput:
+def outcome(executor: str, directory: str, mode: str) -> StepOutput:
     runner = open_runner(executor, directory)
     batch = runner.batch([(runner.row(prompt), len(prompt)) for prompt in PROMPTS])
     batch.sample_tokens = np.linspace(0, len(batch.token_ids) - 1, ROWS).astype(np.int32)
-    batch.sampling = mixed_sampling(processed)
+    batch.sampling = mixed_sampling(mode)
     batch.score_tokens = np.array([0, 5, 50], np.int32)
     batch.score_targets = np.array([17, 199, 0], np.int32)
     batch.score_top = 4
     return runner.executor.run(batch)
 
 
-@pytest.mark.parametrize("processed", [False, True])
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"])
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_steps_agree(name: str, processed: bool, checkpoint: Callable[[str], Checkpoint]) -> None:
+def test_steps_agree(name: str, mode: str, checkpoint: Callable[[str], Checkpoint]) -> None:
     directory, _ = checkpoint(name)
-    expected, found = (outcome(executor, directory, processed) for executor in ("torch", "native"))
+    expected, found = (outcome(executor, directory, mode) for executor in ("torch", "native"))
     for field in ("token_ids", "ranks", "top_ids", "score_ranks", "score_top_ids"):
         np.testing.assert_array_equal(getattr(found, field), getattr(expected, field), err_msg=field)
     for field in ("logprobs", "score_logprobs", "score_top_logprobs"):
         np.testing.assert_allclose(getattr(found, field), getattr(expected, field), atol=1e-4, err_msg=field)
+    asked = mixed_sampling(mode)
+    wants = np.repeat(asked.num_logprobs >= 0, np.diff(asked.chosen_start))
+    np.testing.assert_allclose(found.chosen_logprobs[wants], expected.chosen_logprobs[wants], atol=1e-4)
+    assert np.isneginf(expected.chosen_logprobs[wants]).any() == asked.processed_logprobs
     filled = expected.top_ids >= 0
     np.testing.assert_allclose(found.top_logprobs[filled], expected.top_logprobs[filled], atol=1e-4)

@@ -120,22 +120,28 @@ async def test_killed_twice_in_a_row_with_other_requests(calls: Traffic) -> None
         assert await running == wanted
 
 
-async def test_bb_117_two_crashes_end_a_request_with_an_error_and_the_others_live(calls: Traffic) -> None:
-    """A long request sees both deaths; others see one of them, and nobody but the long one is told."""
-    early, late = sixteen("wind")[:8], sixteen("fog")[8:]
-    expected = await undisturbed(calls, early + late)
+LONG: Body = {"prompt": "For ever and ever, " * 150, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+
+
+async def test_bb_117_two_crashes_without_a_token_between_end_a_request_and_the_others_live(
+    calls: Traffic,
+) -> None:
+    """Both deaths find two long requests computing their prompts; others see one of them."""
+    late = sixteen("fog")[8:]
+    expected = await undisturbed(calls, late)
     before = await calls.idle()
-    endless: Body = {"prompt": "For ever and ever", "max_tokens": 900, "temperature": 0, "ignore_eos": True}
-    streamed = asyncio.ensure_future(calls.send({**endless, "stream": True}))
-    whole = asyncio.ensure_future(calls.send(endless))
-    first = asyncio.ensure_future(calls.all(early))
-    await calls.until_chunks(20)
+    streamed = asyncio.ensure_future(calls.send({**LONG, "stream": True}))
+    await calls.until_chunks(3)
+    whole = asyncio.ensure_future(calls.send({**LONG, "cache_salt": "other"}))
+    while await num_open(calls) < 2:
+        await asyncio.sleep(0.001)
     calls.kill_engine()
-    assert await first == expected[:8]
+    await calls.until_back()
     second = asyncio.ensure_future(calls.all(late))
-    await calls.until_chunks(30)
+    while await num_open(calls) < 10:
+        await asyncio.sleep(0.001)
     calls.kill_engine()
-    assert await second == expected[8:]
+    assert await second == expected
     cut, failed = await streamed, await whole
     assert cut.error is not None
     assert "2 times" in cut.error["message"]
@@ -146,8 +152,26 @@ async def test_bb_117_two_crashes_end_a_request_with_an_error_and_the_others_liv
     after = await calls.idle()
     assert success(before, after)["error"] == 2
     assert change(before, after, "octavo:engine_restarts_total") == 2
-    longer = await calls.send({**endless, "max_tokens": len(cut.only.token_ids)})
+    longer = await calls.send({**LONG, "max_tokens": len(cut.only.token_ids)})
     assert longer.only.token_ids == cut.only.token_ids  # what came before the error was right
+
+
+async def test_a_request_that_moves_on_between_two_crashes_lives(calls: Traffic) -> None:
+    """It was in flight at both, and caused neither."""
+    early, late = sixteen("wind")[:8], sixteen("fog")[8:]
+    lasting: Body = {"prompt": "For ever and ever", "max_tokens": 700, "temperature": 0, "ignore_eos": True}
+    expected = await undisturbed(calls, [*early, *late, lasting])
+    before = await calls.idle()
+    streamed = asyncio.ensure_future(calls.send({**lasting, "stream": True}))
+    for bodies, wanted in ((early, expected[:8]), (late, expected[8:16])):
+        running = asyncio.ensure_future(calls.all(bodies))
+        await calls.until_chunks(30)
+        calls.kill_engine()
+        assert await running == wanted
+    assert await streamed == expected[16]
+    after = await calls.idle()
+    assert "error" not in success(before, after)
+    assert change(before, after, "octavo:engine_restarts_total") == 2
 
 
 async def test_requests_that_arrive_while_the_engine_is_down_wait_for_the_next(calls: Traffic) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.multi.launched import START_TIMEOUT_S, Launched, Stream, command, environment, launched, run_to_end
+
+from octavo import LLM, BeamSearchParams
 
 PROMPT = "The three primary colours are"
 
@@ -211,3 +214,31 @@ def test_the_engine_dies_with_its_parent(smollm2_path: str) -> None:
         while server.engine_pids() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert server.engine_pids() == []
+
+
+def test_the_folder_of_a_killed_server_goes_at_the_next_start(
+    smollm2_path: str, tmp_path: os.PathLike[str]
+) -> None:
+    place = {"TMPDIR": str(tmp_path)}
+    with launched(smollm2_path, **place) as first:
+        (folder,) = os.listdir(tmp_path)
+        with launched(smollm2_path, **place) as second:
+            assert set(os.listdir(tmp_path)) > {folder}  # a running server's stays
+            second.end()
+        assert os.listdir(tmp_path) == [folder]
+        first.end(signal.SIGKILL)
+    assert os.listdir(tmp_path) == [folder]
+    with launched(smollm2_path, **place):
+        assert folder not in os.listdir(tmp_path)
+
+
+def test_beam_search_over_http_is_beam_search_offline(server: Launched, smollm2_path: str) -> None:
+    body = {"prompt": PROMPT, "use_beam_search": True, "n": 4, "max_tokens": 10, "return_token_ids": True}
+    status, text = server.request("POST", "/v1/completions", body)
+    assert status == 200, text
+    served = json.loads(text)
+    with LLM(smollm2_path, max_model_len=256, max_num_seqs=4, threads=1) as llm:
+        (offline,) = llm.beam_search(PROMPT, BeamSearchParams(beam_width=4, max_tokens=10))
+    assert [c["token_ids"] for c in served["choices"]] == [c.token_ids for c in offline.outputs]
+    assert [c["text"] for c in served["choices"]] == [c.text for c in offline.outputs]
+    assert served["usage"]["completion_tokens"] == sum(len(c.token_ids) for c in offline.outputs)

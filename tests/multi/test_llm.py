@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, BeamSearchParams, RepetitionDetectionParams, SamplingParams
 from octavo.errors import InvalidRequest
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -52,6 +52,28 @@ def test_chat_answers_one_or_several(llm: LLM) -> None:
     assert "Paris" in single.outputs[0].text
     assert single.outputs[0].finish_reason == "stop"
     assert len(llm.chat([one, one], GREEDY, use_tqdm=False)) == 2
+
+
+def test_an_answer_that_repeats_itself_ends(llm: LLM) -> None:
+    asked = RepetitionDetectionParams(max_pattern_size=2, min_count=5)
+    params = SamplingParams(temperature=0, max_tokens=30, logit_bias={100: 100.0}, repetition_detection=asked)
+    (got,) = llm.generate("x", params, use_tqdm=False)
+    choice = got.outputs[0]
+    assert (choice.finish_reason, choice.stop_reason) == ("repetition", "repetition_detected")
+    assert choice.token_ids == [100] * 5
+
+
+def test_logprobs_of_chosen_tokens(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3, logprob_token_ids=[70, 5, 900])
+    (got,) = llm.generate("The capital of France is", params, use_tqdm=False)
+    best = SamplingParams(temperature=0, max_tokens=3, logprobs=0)
+    (plain,) = llm.generate("The capital of France is", best, use_tqdm=False)
+    rows, drawn = got.outputs[0].logprobs, plain.outputs[0].logprobs
+    assert rows is not None and drawn is not None
+    for row, one in zip(rows, drawn, strict=True):
+        ((token, logprob),) = one.items()
+        assert list(row) == [token, 70, 5, 900] and row[token] == logprob
+        assert all(row[i].rank is None and row[i].logprob < logprob.logprob for i in (70, 5, 900))
 
 
 def test_stop_strings_cut_and_are_named(llm: LLM) -> None:
@@ -101,3 +123,29 @@ def test_bad_prompts_are_refused_before_anything_runs(llm: LLM, prompt: object) 
 def test_too_long_a_prompt_is_refused_with_numbers(llm: LLM) -> None:
     with pytest.raises(InvalidRequest, match="512"):
         llm.generate("word " * 600, GREEDY, use_tqdm=False)
+
+
+def test_beam_search_gives_the_best_answers_first(llm: LLM) -> None:
+    prompts = ["The capital of France is", "Two plus two is"]
+    both = llm.beam_search(prompts, BeamSearchParams(beam_width=4, max_tokens=8))
+    for prompt, got in zip(prompts, both, strict=True):
+        assert got.finished
+        assert len(got.outputs) == len({tuple(c.token_ids) for c in got.outputs}) == 4
+        scores = [(c.cumulative_logprob or 0.0) / len(c.token_ids) for c in got.outputs]
+        assert scores == sorted(scores, reverse=True)
+        (alone,) = llm.beam_search(prompt, BeamSearchParams(beam_width=4, max_tokens=8, logprobs=2))
+        assert [c.token_ids for c in alone.outputs] == [c.token_ids for c in got.outputs]
+        for choice in alone.outputs:
+            scored = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+            (again,) = llm.generate([[*got.prompt_token_ids, *choice.token_ids]], scored, use_tqdm=False)
+            rows = (again.prompt_logprobs or [])[len(got.prompt_token_ids) :]
+            exact = [next(iter((row or {}).values())).logprob for row in rows]
+            assert [
+                row[i].logprob for row, i in zip(choice.logprobs or [], choice.token_ids, strict=True)
+            ] == exact
+            assert choice.cumulative_logprob == pytest.approx(sum(exact))
+    greedy = llm.generate(prompts[0], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)[0]
+    (one,) = llm.beam_search(prompts[0], BeamSearchParams(beam_width=1, max_tokens=8))
+    assert one.outputs[0].token_ids == greedy.outputs[0].token_ids
+    with pytest.raises(InvalidRequest, match="width"):
+        llm.beam_search("x", BeamSearchParams(beam_width=99, max_tokens=8))

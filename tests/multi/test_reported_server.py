@@ -21,7 +21,6 @@ from tests.multi.traffic import Answer, Body, Traffic, change, success, traffic
 GREEDY: Body = {"temperature": 0, "ignore_eos": True}
 COUNTING = "1, 2, 3, 4, 5, 6,"  # goes on with " 7, 8, 9, 10, 11, 12", and nothing else comes near
 USER: list[Any] = [{"role": "user", "content": "Name a colour."}]
-NEAR_TIE = 0.5  # see the note in llama_cpp_ids.json
 EOS = 2
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -430,6 +429,8 @@ async def test_bb_094_salts_keep_tenants_apart(calls: Traffic) -> None:
         answer = await calls.send(body if salt is None else {**body, "cache_salt": salt})
         cached.append(answer.num_cached > 0)
     assert cached == [False, True, False, False]
+    adapter = await calls.send({"prompt": "Shared words.", "max_tokens": 1, "model": "A"})
+    assert adapter.status == 404, "a name that only a salt had is no model"
 
 
 # ---- scheduler --------------------------------------------------------------------------------------
@@ -522,23 +523,18 @@ async def test_bb_139_four_paths_to_the_same_ids(calls: Traffic, smollm2_path: s
     assert chat.prompt_ids == tokenized == offline.prompt_token_ids == wanted
 
 
-def llama_cpp() -> list[dict[str, Any]]:
+def first_by_alphabet(count: int) -> list[dict[str, Any]]:
+    """A choice that looks at nobody's answer. What holds for all prompts is in test_llama_cpp.py."""
     path = Path(__file__).parent / "llama_cpp_ids.json"
-    return list(json.loads(path.read_text(encoding="utf-8"))["prompts"])
+    prompts: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["prompts"]
+    return sorted(prompts, key=lambda case: str(case["prompt"]))[:count]
 
 
-@pytest.mark.parametrize("case", llama_cpp(), ids=lambda case: case["prompt"][:24])
+@pytest.mark.parametrize("case", first_by_alphabet(3), ids=lambda case: case["prompt"][:24])
 async def test_bb_141_greedy_ids_are_those_of_llama_cpp(calls: Traffic, case: dict[str, Any]) -> None:
-    """Twenty tokens on the prompts where llama.cpp is sure of each; else up to a place where it is not."""
     answer = await calls.send({**GREEDY, "prompt": case["prompt"], "max_tokens": 20})
     assert answer.prompt_ids == case["prompt_ids"]
-    pairs = zip(answer.only.token_ids, case["ids"], case["gaps"], strict=True)
-    gap_at_first_difference = next((gap for ours, theirs, gap in pairs if ours != theirs), 0.0)
-    assert gap_at_first_difference < NEAR_TIE
-
-
-def test_bb_141_at_least_three_prompts_are_compared_in_full() -> None:
-    assert sum(min(case["gaps"]) >= NEAR_TIE for case in llama_cpp()) >= 3
+    assert answer.only.token_ids == case["ids"]
 
 
 async def test_bb_141_template_and_ends_come_from_the_file(calls: Traffic) -> None:

@@ -60,6 +60,7 @@ class Traffic:
         self.server = server
         self.http = http
         self.num_chunks = 0
+        self._num_back = 0
 
     async def send(self, body: Body, path: str | None = None) -> Answer:
         """One request to its end, streamed when the body says so. Token ids come along."""
@@ -109,6 +110,10 @@ class Traffic:
         reply = await self.http.get("/health")
         return reply.status_code, reply.json()["status"]
 
+    async def until_back(self) -> None:
+        """Until there is an engine again, after `kill_engine`; what waited for it has been given to it."""
+        await self.until(lambda: self.server.log.count("the engine is back") > self._num_back)
+
     async def until_health(self, status: int, state: str | None = None) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -143,6 +148,7 @@ class Traffic:
 
     def signal_engine(self, number: int) -> int:
         (pid,) = self.server.engine_pids()
+        self._num_back = self.server.log.count("the engine is back")
         os.kill(pid, number)
         return pid
 

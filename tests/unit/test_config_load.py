@@ -92,7 +92,7 @@ def test_list_may_be_json() -> None:
         (["--max-modl-len", "1"], ["--max-modl-len", "did you mean --max-model-len"]),
         (["--block-size", "17"], ["17", "multiple of 16"]),
         (["-tp", "2"], ["--tensor-parallel-size is 2", "1"]),
-        (["--api-server-count", "3"], ["--api-server-count is 3"]),
+        (["--api-server-count", "65"], ["api-server-count", "64"]),
         (["a", "b"], ["'b'", "too many"]),
         (["a", "--model", "b"], ["given twice"]),
         (["--enforce-eager", "-O2"], ["-O0", "-O2"]),
@@ -261,3 +261,30 @@ def test_hints_name_the_command_that_works_here(monkeypatch: pytest.MonkeyPatch)
     assert "`octavo serve --help`" in refusal("--zzz")
     monkeypatch.setenv("OCTAVO_COMMAND", "./run octavo")
     assert "`./run octavo serve --help`" in refusal("--zzz")
+
+
+@pytest.mark.parametrize("text", ["port: 1\nport: 2\n", 'port: 1\nseed: 3\n"port": 1\n'])
+def test_a_key_that_a_file_gives_twice_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    """PyYAML keeps the last of them and says nothing."""
+    refused = refusal("--config", yaml_file(tmp_path, text))
+    assert "port is given twice" in refused
+    assert f"line {text.count(chr(10))}," in refused
+
+
+def test_a_key_that_json_gives_twice_is_refused() -> None:
+    text = refusal("--override-generation-config", '{"temperature": 1, "temperature": 0}')
+    assert "'temperature' is given twice" in text
+    nested = refusal("--default-chat-template-kwargs", '{"a": {"b": 1, "b": 2}}')
+    assert "'b' is given twice" in nested
+
+
+def test_merge_keys_of_yaml_still_work(tmp_path: Path) -> None:
+    text = "default_chat_template_kwargs: {<<: {a: 1}, b: 2}\n"
+    asked = serve("--config", yaml_file(tmp_path, text))
+    assert asked.server.default_chat_template_kwargs == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("name", ["", " ", " m", "m\n", "a\nb", "\x1b[2J", "\u202em"])
+def test_names_that_no_client_could_send_are_refused(name: str) -> None:
+    assert "--served-model-name has the name" in refusal("--served-model-name", "ok", name)
+    assert serve("--served-model-name", "a b", "org/m").model.served_model_name == ("a b", "org/m")

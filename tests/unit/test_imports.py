@@ -17,8 +17,8 @@ IMPORT_OCTAVO: set[str] = set()
 COMMAND_LINE = {"msgspec", "typing_extensions"}
 ENGINE = {"msgspec", "numpy", "tqdm", "typing_extensions", "zmq", "cbor2", "xxhash"}
 API = {
-    "annotated_doc", "annotated_types", "anyio", "click", "fastapi", "h11", "httptools", "idna", "jinja2", "markupsafe",
-    "msgspec", "numpy", "prometheus_client", "pydantic", "pydantic_core", "sniffio", "starlette", "tokenizers", "tqdm",
+    "annotated_types", "anyio", "click", "h11", "httptools", "idna", "jinja2", "markupsafe",
+    "msgspec", "numpy", "pydantic", "pydantic_core", "python_multipart", "sniffio", "starlette", "tokenizers", "tqdm",
     "typing_extensions", "typing_inspection", "uvicorn", "uvloop", "zmq",
 }  # fmt: skip
 HEAVY = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ def make_cache(
     block_size: int = 4,
     num_blocks: int = 32,
     max_chunk: int = 16,
-    **options: bool,
+    **options: Any,
 ) -> KVCache:
     return KVCache(make_layout(windows, block_size), num_blocks, max_chunk=max_chunk, **options)
 
@@ -79,6 +81,38 @@ def test_why_not_more() -> None:
     assert cache.match(make_request(list(range(9)))) == Match(0, (), "evicted")
     off = make_cache(enable_prefix_caching=False)
     assert compute(off, make_request(list(range(9)))).miss == "disabled"
+
+
+@pytest.mark.parametrize("hash_algo", ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"])
+def test_bb_094_an_adapter_named_like_a_salt_shares_no_block_with_it(hash_algo: str) -> None:
+    """A salt is a key of the first block, an adapter one of every block; one name under two tags is two keys."""
+    cache = make_cache(num_blocks=64, hash_algo=hash_algo)
+    tokens = list(range(13))
+    salt, adapter = ("salt", b"A"), ("adapter", b"A")
+
+    def asking(*first: tuple[str, bytes], rest: tuple[tuple[str, bytes], ...] = ()) -> Request:
+        request = make_request(tokens)
+        request.extras = {0: first} | ({1: rest, 2: rest} if rest else {})
+        return request
+
+    kinds = {
+        "none": lambda: asking(),
+        "salt": lambda: asking(salt),
+        "adapter": lambda: asking(adapter, rest=(adapter,)),
+        "both": lambda: asking(adapter, salt, rest=(adapter,)),
+    }
+    computed: dict[str, Request] = {}
+    for kind, made in kinds.items():
+        request = made()
+        assert compute(cache, request).num_tokens == 0, f"{kind} reused blocks of {list(computed)}"
+        computed[kind] = request
+    for kind, made in kinds.items():
+        again = made()
+        assert cache.match(again).num_tokens == 12
+        compute(cache, again)
+        assert again.tables[0][:3] == computed[kind].tables[0][:3]
+    tables = [set(r.tables[0][:3]) for r in computed.values()]
+    assert len(set().union(*tables)) == 3 * len(tables)
 
 
 def test_the_tail_of_a_request_is_evicted_before_its_head_and_empty_blocks_first() -> None:

@@ -11,7 +11,8 @@ from octavo.cli.serve import main as serve_command
 from octavo.config.plan import ServerPlan
 from octavo.config.server import ServerAsked
 from octavo.errors import ConfigError
-from octavo.launch.serve import is_local, listen
+from octavo.launch.serve import listen
+from octavo.launch.server import is_local
 from octavo.launch.signals import Signals
 
 

@@ -69,15 +69,23 @@ def test_base_dependencies_are_few_and_light() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {re.split(r"[><=;\s]", d)[0] for d in project["dependencies"]}
     assert names == {
-        "numpy", "msgspec", "pyzmq", "fastapi", "uvicorn", "uvloop", "httptools", "tokenizers", "jinja2",
-        "prometheus-client", "huggingface_hub", "pyyaml", "tqdm", "xxhash", "cbor2",
+        "numpy", "msgspec", "pyzmq", "pydantic", "starlette", "uvicorn", "uvloop", "httptools", "tokenizers", "jinja2",
+        "huggingface_hub", "pyyaml", "tqdm", "xxhash", "cbor2",
+        "llguidance", "jsonschema",
     }  # fmt: skip
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
 def test_the_public_surface_is_what_it_says() -> None:
-    assert sorted(octavo.__all__) == ["LLM", "SamplingParams", "__version__"]
+    assert sorted(octavo.__all__) == [
+        "BeamSearchParams",
+        "LLM",
+        "RepetitionDetectionParams",
+        "SamplingParams",
+        "StructuredOutputsParams",
+        "__version__",
+    ]
     for name in octavo.__all__:
         assert getattr(octavo, name)
     with pytest.raises(AttributeError, match="Nothing"):

@@ -15,7 +15,7 @@ from octavo.wire.messages import SlotAdd, StepPlan
 from octavo.wire.sampling import SamplingParams
 from octavo.worker.sampling import SamplingSlots, set_bits
 from octavo.worker.slots import Slots
-from octavo.worker.step import StepRunner
+from octavo.worker.step import StepRunner, _listed
 from octavo.worker.worker import Worker
 
 VOCAB = 97
@@ -104,6 +104,33 @@ def test_bans_follow_min_tokens_and_bad_words(output: list[int], banned: list[in
     batch = slots.gather(np.zeros(1, np.int32), np.ones(1, np.int64), state)
     assert batch.bias_ids.tolist() == banned
     assert np.isneginf(batch.bias_values).all()
+
+
+def test_rows_that_chose_ids_get_those_and_rows_that_did_not_get_the_best() -> None:
+    slots, state = SamplingSlots(4, VOCAB, logprobs_mode="processed_logits"), Slots(4, 64, LAYOUT)
+    for request in (
+        add(0, [1], logprob_token_ids=[9, 3, 9]),
+        add(1, [1], logprobs=2),
+        add(3, [1], logprob_token_ids=[4], logprobs=1),
+    ):
+        slots.add(request)
+        state.add(request)
+    asked = slots.gather(np.array([3, 1, 0], np.int32), np.ones(3, np.int64), state)
+    assert asked.chosen_start.tolist() == [0, 1, 1, 4] and asked.chosen_ids.tolist() == [4, 9, 3, 9]
+    assert asked.num_logprobs.tolist() == [0, 2, 0]
+    assert asked.processed_logprobs and asked.reports_logits
+    for slot in (0, 3):
+        slots.remove(slot)
+        slots.add(add(slot, [1]))
+    asked = slots.gather(np.array([3, 1, 0], np.int32), np.ones(3, np.int64), state)
+    assert asked.chosen_ids.size == 0 and asked.num_logprobs.tolist() == [-1, 2, -1]
+
+
+def test_places_that_hold_no_token_are_not_reported() -> None:
+    ids, values = np.array([4, 2, -1, -1], np.int32), np.array([-0.5, -1.5, 0, 0], np.float32)
+    assert _listed(ids, values) == ([4, 2], [-0.5, -1.5])
+    assert _listed(ids[:2], values[:2]) == ([4, 2], [-0.5, -1.5])
+    assert _listed(ids[:0], values[:0]) == ([], [])
 
 
 def test_prompt_positions_are_scored_chunk_by_chunk() -> None:

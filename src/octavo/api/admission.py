@@ -22,6 +22,7 @@ class Admission:
         self._client = client
         self._health = health
         self._metrics = metrics
+        self.num_searches = 0  # beam searches that run: between two rounds the engine has nothing of them
         self._max_requests = server.max_queued_requests
         self._max_tokens = server.max_queued_tokens
 

@@ -6,27 +6,26 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-import octavo
+from octavo import env
 from octavo.api import faults
 from octavo.api.middleware import BodyLimit, HostGuard, KeyGuard, RequestIds, is_loopback
-from octavo.api.routes import chat, completions, info, tokenise
+from octavo.api.routes import chat, chat_batch, cohere, completions, control, info, messages, responses, tokenise, tokens
 from octavo.api.routes.common import ClientGone
 from octavo.api.state import ApiState
 
 _CLIENT_CLOSED_REQUEST = 499  # seen by nobody but the log
 
 
-def create_app(state: ApiState) -> FastAPI:
+def create_app(state: ApiState) -> Starlette:
     """The application of one API process; `state` is at `app.state.octavo`."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         if state.prompts.template.source is not None:
             state.pool.warm()
         watch = asyncio.create_task(state.health.run())
@@ -35,22 +34,20 @@ def create_app(state: ApiState) -> FastAPI:
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
+            await state.responses.close()
             state.pool.close()
+            state.grammars.close()
 
-    app = FastAPI(
-        title="Octavo",
-        version=octavo.__version__,
-        lifespan=lifespan,
-        docs_url=None,  # their pages load scripts from elsewhere
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
+    app = Starlette(lifespan=lifespan)
+    app.router.redirect_slashes = False
     app.state.octavo = state
     paths: set[str] = set()
-    for router in (chat.router, completions.router, tokenise.router, info.router):
-        app.include_router(router)
-        paths |= {route.path for route in router.routes if isinstance(route, Route)}
+    routers = [chat.router, chat_batch.router, completions.router, responses.router, messages.router, cohere.router, tokens.router, tokenise.router, info.router]
+    if env.is_dev_mode():
+        routers.append(control.router)
+    for router in routers:
+        app.router.routes.extend(router.routes)
+        paths |= {route.path for route in router.routes}
     faults.install(app, sorted(path for path in paths if "{" not in path))
     for gone in (ClientGone, ClientDisconnect):  # with its answer to come, or its body half sent
         app.add_exception_handler(gone, _client_gone)
@@ -62,7 +59,7 @@ async def _client_gone(request: Request, error: Exception) -> Response:
     return Response(status_code=_CLIENT_CLOSED_REQUEST)
 
 
-def _add_middleware(app: FastAPI, state: ApiState) -> None:
+def _add_middleware(app: Starlette, state: ApiState) -> None:
     """Outermost last: ids, the Host, CORS (preflights carry no key), the key, the size of the body."""
     server = state.server
     app.add_middleware(BodyLimit, max_bytes=state.limits.max_body_bytes)

@@ -2,8 +2,9 @@
 
 Owns the tokens of every running request. When an engine process dies (`on_engine_down`) and another
 comes (`on_engine_up`), unfinished requests are added again with what was already sent as a forced
-prefix; law 1 makes the rest identical. A request that was in an engine at two deaths ends with one
-ERROR delta; the others live. Knows no HTTP, no text, and not how an engine is started.
+prefix; law 1 makes the rest identical. A request that was in an engine at two deaths and got no token
+between them ends with one ERROR delta, and so does one that saw MAX_CRASHES; the others live.
+Knows no HTTP, no text, and not how an engine is started.
 """
 
 from __future__ import annotations
@@ -37,8 +38,15 @@ from octavo.wire.messages import (
 
 log = logging.getLogger("octavo.api")
 
-MAX_CRASHES = 2
+MAX_CRASHES_STUCK = 2  # without a token in between: it may be what kills engines
+MAX_CRASHES = 8  # tokens or not: none may take down engines without end
 OnEnd = Callable[[str, RequestRecord | None], None]
+
+#: Counters of EngineStats that are added up over engines.
+_COUNTERS = (
+    "prefix_queries prefix_hits preemptions recomputed_tokens grammars_compiled grammars_failed "
+    "grammar_compile_us grammar_masks grammar_mask_us"
+).split()
 
 
 class Endpoint(Protocol):
@@ -59,13 +67,21 @@ class _Live:
     request: EngineRequest
     tokens: list[int] = field(default_factory=list)
     deltas: deque[TokenDelta] = field(default_factory=deque)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    waiter: asyncio.Future[None] | None = None  # of the consumer, while it has nothing to take
     is_held: bool = False  # its turn among the choices of a large request is still to come
     is_sent: bool = False  # an engine has it
     is_left: bool = False  # the client is gone; only the record is awaited
     has_prompt_logprobs: bool = False
     has_cached: bool = False
     is_over: bool = False
+    num_before: int = 0  # tokens at the last death of an engine that had it
+    num_stuck: int = 0  # deaths in a row without a token between them
+
+    def wake(self) -> None:
+        """The consumer has something to take."""
+        waiter = self.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
 
 class EngineClient:
@@ -152,8 +168,8 @@ class EngineClient:
                     yield delta
                     if delta.finish is not None:
                         return
-                live.wake.clear()
-                await live.wake.wait()
+                live.waiter = asyncio.get_running_loop().create_future()
+                await live.waiter
         finally:
             self._leave(live)
             if window is not None and not live.is_held:
@@ -198,14 +214,14 @@ class EngineClient:
                 delta.num_cached = None
             live.has_cached |= delta.num_cached is not None
             live.deltas.append(delta)
-            live.wake.set()
+            live.wake()
         if delta.finish is not None:
             self._end(live, delta.record)
 
     def _fail(self, live: _Live, error: str) -> None:
         if not live.is_left:
             live.deltas.append(TokenDelta(id=live.request.id, finish=FinishReason.ERROR, error=error))
-            live.wake.set()
+            live.wake()
         self._end(live, None)
 
     # ---- control calls --------------------------------------------------------------------------
@@ -246,7 +262,7 @@ class EngineClient:
                 self._send_request(live)
 
     def on_engine_down(self) -> None:
-        """The engine process is gone. Streams wait for the next one; a second death ends a request."""
+        """The engine process is gone. Streams wait for the next one; see `_survive` for those that do not."""
         if self._endpoint is None:
             return
         self._endpoint = None
@@ -266,7 +282,16 @@ class EngineClient:
     def _survive(self, live: _Live) -> None:
         live.is_sent = False
         crashes = live.request.crashes + 1
-        if crashes >= MAX_CRASHES:
+        has_moved = len(live.tokens) > live.num_before
+        live.num_stuck = 1 if has_moved else live.num_stuck + 1
+        live.num_before = len(live.tokens)
+        if live.num_stuck >= MAX_CRASHES_STUCK:
+            self._fail(
+                live,
+                f"the engine ended {live.num_stuck} times while it ran this request, and made no token of it "
+                "between; it is not tried again",
+            )
+        elif crashes >= MAX_CRASHES:
             self._fail(
                 live, f"the engine ended {crashes} times while it ran this request; it is not tried again"
             )
@@ -291,7 +316,7 @@ class EngineClient:
             self._receiving = None
 
     def _keep_counters(self) -> None:
-        for name in ("prefix_queries", "prefix_hits", "preemptions", "recomputed_tokens", "steps"):
+        for name in (*_COUNTERS, "steps"):
             setattr(self._past, name, getattr(self._past, name) + getattr(self.stats, name))
         self.stats = EngineStats()
 

@@ -1,4 +1,7 @@
-"""Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}. Messages carry no addresses or paths."""
+"""Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}. Messages carry no addresses or paths.
+
+`api.dialects.errors` gives them the shape of another API where a path belongs to one.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
+from octavo.api.dialects.errors import path_of, shaped
 from octavo.errors import CapacityError, EngineDead, InvalidRequest
 
 log = logging.getLogger("octavo.api")
@@ -24,6 +27,7 @@ _OBJECT = re.compile(r"<[\w.]+ object at [^>]*>")
 _PATH = re.compile(r"(?<![\w/:.])(?:/(?:[\w.@+-]+/)+[\w.@+-]+|[A-Za-z]:\\[\w.\\@+-]+)")
 _MAX_MESSAGE = 4_000
 REFUSAL = "octavo.refusal"  # key of the ASGI scope: (param, reason) of a refused request, for the log
+REQUEST_ID = "octavo.request_id"  # key of the ASGI scope: the id that the client knows
 _KINDS = {
     401: "AuthenticationError",
     403: "PermissionDeniedError",
@@ -69,9 +73,14 @@ def refusal_response(
 ) -> JSONResponse:
     """A refusal before any route; it is noted for the log."""
     scope[REFUSAL] = (None, message)
-    return JSONResponse(
-        body_of(message, kind=kind_of(status), status=status), status_code=status, headers=headers
-    )
+    return _response(scope, status, body_of(message, kind=kind_of(status), status=status), headers)
+
+
+def _response(
+    scope: Scope, status: int, body: dict[str, Any], headers: dict[str, str] | None
+) -> JSONResponse:
+    status, body = shaped(path_of(scope), status, body, scope.get(REQUEST_ID))
+    return JSONResponse(body, status_code=status, headers=headers)
 
 
 def error_response(error: Exception, scope: Scope) -> JSONResponse:
@@ -83,7 +92,7 @@ def error_response(error: Exception, scope: Scope) -> JSONResponse:
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, HTTPException) and error.headers:
         headers.update(error.headers)
-    return JSONResponse(body, status_code=status, headers=headers)
+    return _response(scope, status, body, headers)
 
 
 def _routes_near(asked: str, paths: Sequence[str]) -> str:
@@ -92,7 +101,7 @@ def _routes_near(asked: str, paths: Sequence[str]) -> str:
     return (f"did you mean {near[0]}? " if near else "") + f"routes are {', '.join(paths)}"
 
 
-def install(app: FastAPI, paths: Sequence[str]) -> None:
+def install(app: Starlette, paths: Sequence[str]) -> None:
     """Every way for a request to fail ends in `error_response`. `paths`: of the routes, for who misses them."""
 
     async def on_error(request: Request, error: Exception) -> JSONResponse:
@@ -110,10 +119,6 @@ def install(app: FastAPI, paths: Sequence[str]) -> None:
             )
         return error_response(error, request.scope)
 
-    async def on_schema(request: Request, error: Exception) -> JSONResponse:
-        return error_response(InvalidRequest(scrub(str(error))), request.scope)
-
     for kind in (InvalidRequest, CapacityError, EngineDead, Exception):
         app.add_exception_handler(kind, on_error)
     app.add_exception_handler(HTTPException, on_route)
-    app.add_exception_handler(RequestValidationError, on_schema)

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -21,7 +21,9 @@ from octavo.api.prompt import Prompt, room
 from octavo.api.records import RequestLog, Siblings, counted
 from octavo.api.sampling import choice_seeds, eos_ids
 from octavo.api.state import ApiState
+from octavo.api.text.parsers.machine import OutputParser
 from octavo.api.text.pipeline import ChoiceEvent, ChoicePipeline
+from octavo.api.text.token_pipeline import TokenPipeline
 from octavo.errors import InvalidRequest
 from octavo.wire.messages import EngineRequest
 from octavo.wire.sampling import SamplingParams
@@ -36,12 +38,13 @@ class Usage:
     prompt: int
     cached: int
     completion: int
+    reasoning: int = 0  # of the completion
 
 
 @dataclass(slots=True)
 class _Choice:
     request: EngineRequest
-    pipeline: ChoicePipeline
+    pipeline: ChoicePipeline | TokenPipeline
     record: RequestLog
     prompt_index: int
 
@@ -62,11 +65,13 @@ class Generation:
         priority: int = 0,
         arrival: float | None = None,
         hides_output: bool = False,
+        new_parser: Callable[[], OutputParser] | None = None,
     ) -> None:
         self._state = state
         self.prompts = prompts
         self.params = params
         self.hides_output = hides_output  # echo with max_tokens 0: one token is made and dropped
+        self._new_parser = new_parser
         self._client_id = client_id
         self._salt = salt
         self._priority = priority
@@ -105,17 +110,18 @@ class Generation:
     def usage(self) -> Usage:
         """Exact at every moment: what was handed out so far."""
         completion = 0 if self.hides_output else sum(c.pipeline.num_tokens for c in self._choices)
-        return Usage(sum(len(p.ids) for p in self.prompts), sum(self._cached), completion)
+        reasoning = sum(c.pipeline.num_reasoning for c in self._choices)
+        return Usage(sum(len(p.ids) for p in self.prompts), sum(self._cached), completion, reasoning)
 
     def _check_volume(self) -> None:
         """What every choice carries, and what every prompt token brings back, within bounds of memory."""
         p, limits, count = self.params, self._state.limits, len(self.prompts) * self.params.n
         listed = len(p.logit_bias or ()) + len(p.allowed_token_ids or ()) + len(p.stop_token_ids)
-        listed += sum(map(len, p.bad_words_ids))
+        listed += sum(map(len, p.bad_words_ids)) + len(p.logprob_token_ids or ())
         if count > 1 and count * listed > limits.max_listed_ids:
             raise InvalidRequest(
-                f"{count} choices with {listed:,} ids in logit_bias, allowed_token_ids, stop_token_ids and "
-                f"bad_words are {count * listed:,}; allowed are {limits.max_listed_ids:,}",
+                f"{count} choices with {listed:,} ids in logit_bias, allowed_token_ids, stop_token_ids, bad_words "
+                f"and logprob_token_ids are {count * listed:,}; allowed are {limits.max_listed_ids:,}",
                 param="n",
                 fix="ask for fewer choices in one request",
             )
@@ -164,25 +170,25 @@ class Generation:
                     arrival=self._arrival,
                     siblings=siblings,
                 )
-                pipeline = ChoicePipeline(self._state.codec, params, index=index, prompt=prompt.ids)
+                pipeline: ChoicePipeline | TokenPipeline = TokenPipeline(index=index)
+                if params.detokenize:
+                    parser = None if self._new_parser is None else self._new_parser()
+                    pipeline = ChoicePipeline(
+                        self._state.codec, params, index=index, prompt=prompt.ids, parser=parser
+                    )
                 choices.append(_Choice(request, pipeline, record, p))
         return choices
 
     # ---- events ---------------------------------------------------------------------------------
 
-    async def events(self, *, interval: int = 1) -> AsyncGenerator[ChoiceEvent, None]:
+    def events(self, *, interval: int = 1) -> AsyncGenerator[ChoiceEvent, None]:
         """Events of all choices as they come; one last event per choice.
 
         `interval`: after the first, events of a choice are gathered until they hold that many tokens.
         """
         if len(self._choices) == 1:
-            async with aclosing(self._events_of(self._choices[0], interval)) as events:
-                async for event in events:
-                    yield event
-            return
-        async with aclosing(self._merged(interval)) as events:
-            async for event in events:
-                yield event
+            return self._events_of(self._choices[0], interval)
+        return self._merged(interval)
 
     async def _merged(self, interval: int) -> AsyncGenerator[ChoiceEvent, None]:
         queue: asyncio.Queue[ChoiceEvent | BaseException] = asyncio.Queue()
@@ -212,12 +218,15 @@ class Generation:
     async def _events_of(self, choice: _Choice, interval: int) -> AsyncGenerator[ChoiceEvent, None]:
         logs, record, pipeline = self._state.logs, choice.record, choice.pipeline
         logs.open(record)
+        check = self._state.grammars.watch(choice.request)
         held: ChoiceEvent | None = None
         is_first = True
         try:
             async with aclosing(self._state.client.submit(choice.request, self._window)) as deltas:
                 async for delta in deltas:
                     event = pipeline.feed(delta)
+                    if check is not None:
+                        await check.see(event)
                     self._note(choice, event, has_tokens=bool(delta.token_ids))
                     if held is not None:
                         event = _joined(held, event)

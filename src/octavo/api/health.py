@@ -1,7 +1,7 @@
 """Is the engine making progress? Answers from what a sampler has seen, so asking never blocks.
 
 A busy engine moves its step counter; a stalled one has work and does not. States:
-starting, idle, progressing, stalled, down (being restarted), dead, draining.
+starting, idle, progressing, paused, stalled, down (being restarted), dead, draining.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class HealthWatch:
         if not self._client.is_up:
             return "down" if self._client.restarts else "starting"
         steps, is_pending = self._client.progress()
+        if self._client.stats.paused:
+            return "paused"
         if not is_pending:
             return "idle"
         if steps == self._steps and self._clock() - self._moved > self._limit_s():
@@ -66,7 +68,7 @@ class HealthWatch:
 
     @property
     def is_healthy(self) -> bool:
-        return self.state in ("idle", "progressing")
+        return self.state in ("idle", "progressing", "paused")
 
     async def run(self) -> None:
         """Samples until cancelled."""

@@ -14,6 +14,9 @@ class Limits:
     max_prompt_scores: int = 1 << 22  # tokens of all prompts x (1 + prompt_logprobs); some 100 bytes each
     max_stop_strings: int = 4
     max_stop_chars: int = 65_536
+    max_tools: int = 1_024
+    max_tool_name: int = 128  # characters
+    max_tool_chars: int = 1 << 20  # the parameters of all tools of a request, as JSON
     max_template_seconds: float = 5.0
     max_template_chars: int = 16 << 20
     max_template_bytes: int = 512 << 20  # address space of a template worker

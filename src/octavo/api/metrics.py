@@ -6,14 +6,11 @@ Label values come from closed sets: a client cannot make a series. Gauges are re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from collections.abc import Iterable
 
 from octavo.api.client import EngineClient
 from octavo.api.records import RequestLog
+from octavo.api.series import Histogram, Registry, Snapshot, Value
 
 _FAST_S = (
     0.001,
@@ -64,7 +61,7 @@ _COUNTS = {
     "prompt_tokens_cached": "prompt tokens taken from the prefix cache",
     "generation_tokens": "generated tokens of finished requests",
 }
-REASONS = ("stop", "length", "abort", "error")
+REASONS = ("stop", "length", "abort", "error", "repetition")
 _UNCOUNTED = frozenset(
     {"/health", "/load", "/metrics", "/ping", "/server_info", "/version"}
 )  # probes, not work
@@ -83,89 +80,96 @@ def size_buckets(max_value: int) -> list[int]:
         base *= 10
 
 
-class _EngineGauges(Collector):
+_HTTP = ("http_requests", "HTTP requests")
+_WAITS = ("capacity", "deferred")
+# Counters of the engine, by the attribute of EngineStats.
+_ENGINE_COUNTS = {
+    "prefix_queries": ("vllm:prefix_cache_queries", "prompt tokens looked up"),
+    "prefix_hits": ("vllm:prefix_cache_hits", "prompt tokens found"),
+    "preemptions": ("vllm:num_preemptions", "preemptions"),
+    "recomputed_tokens": ("octavo:recomputed_tokens", "computed again after preemption; never hits"),
+    "grammars_compiled": ("octavo:grammars_compiled", "grammars compiled by the engine"),
+    "grammars_failed": ("octavo:grammars_failed", "grammars that could not be compiled by the engine"),
+    "grammar_compile_us": ("octavo:grammar_compile_us", "microseconds of compiling grammars"),
+    "grammar_masks": ("octavo:grammar_masks", "masks made: one for each drawn token under a grammar"),
+    "grammar_mask_us": ("octavo:grammar_mask_us", "microseconds of steps that went into masks"),
+}
+
+
+class _EngineSeries:
     """What the engine said of itself last; read when scraped."""
 
-    def __init__(self, client: EngineClient, labels: dict[str, str]) -> None:
+    def __init__(self, client: EngineClient, registry: Registry, labels: dict[str, str]) -> None:
         self._client = client
-        self._labels = labels
+        gauge = registry.gauge
+        self._running = gauge("vllm:num_requests_running", "requests in the running list", **labels)
+        self._waiting = gauge("vllm:num_requests_waiting", "requests that wait", **labels)
+        self._kv = gauge("vllm:kv_cache_usage_perc", "share of KV blocks in use, 0 to 1", **labels)
+        self._waits = {
+            reason: gauge(
+                "vllm:num_requests_waiting_by_reason", "waiting requests by cause", **labels, reason=reason
+            )
+            for reason in _WAITS
+        }
+        self._counts = {
+            counter: registry.shared_counter(name, text, **labels)
+            for counter, (name, text) in _ENGINE_COUNTS.items()
+        }
+        self._restarts = registry.shared_counter("octavo:engine_restarts", "engine deaths survived", **labels)
 
-    def collect(self) -> Iterator[Metric]:
-        stats, total = self._client.stats, self._client.total
-        yield self._gauge("num_requests_running", "requests in the running list", stats.running)
-        yield self._gauge("num_requests_waiting", "requests that wait", stats.waiting)
-        yield self._gauge("kv_cache_usage_perc", "share of KV blocks in use, 0 to 1", stats.kv_usage_frac)
-        by_reason = GaugeMetricFamily(
-            "vllm:num_requests_waiting_by_reason",
-            "waiting requests by cause",
-            labels=[*self._labels, "reason"],
-        )
-        waits = {"capacity": stats.waiting - stats.waiting_deferred, "deferred": stats.waiting_deferred}
-        for reason, value in waits.items():
-            by_reason.add_metric([*self._labels.values(), reason], value)
-        yield by_reason
-        yield self._counter("prefix_cache_queries", "prompt tokens looked up", total("prefix_queries"))
-        yield self._counter("prefix_cache_hits", "prompt tokens found", total("prefix_hits"))
-        yield self._counter("num_preemptions", "preemptions", total("preemptions"))
-        recomputed = total("recomputed_tokens")
-        yield self._counter(
-            "recomputed_tokens", "computed again after preemption; never hits", recomputed, "octavo"
-        )
-        yield self._counter("engine_restarts", "engine deaths survived", self._client.restarts, "octavo")
-
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
-
-    def _counter(self, name: str, text: str, value: float, prefix: str = "vllm") -> Metric:
-        family = CounterMetricFamily(f"{prefix}:{name}", text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
+    def read(self) -> None:
+        stats = self._client.stats
+        self._running.set(stats.running)
+        self._waiting.set(stats.waiting)
+        self._kv.set(stats.kv_usage_frac)
+        self._waits["capacity"].set(stats.waiting - stats.waiting_deferred)
+        self._waits["deferred"].set(stats.waiting_deferred)
+        for counter, value in self._counts.items():
+            value.set(self._client.total(counter))
+        self._restarts.set(self._client.restarts)
 
 
 class Metrics:
-    def __init__(self, client: EngineClient, *, model_name: str, max_model_len: int) -> None:
-        self.registry = CollectorRegistry()
+    """`counts_steps`: of several API processes one alone counts the engine's steps, which all hear of."""
+
+    def __init__(
+        self, client: EngineClient, *, model_name: str, max_model_len: int, counts_steps: bool = True
+    ) -> None:
+        self.registry = Registry()
         self._client = client
+        self._counts_steps = counts_steps
         self._values = {"model_name": model_name, "engine": "0"}
-        self.registry.register(_EngineGauges(client, self._values))
+        self._engine = _EngineSeries(client, self.registry, self._values)
         sizes = size_buckets(max_model_len)
         self._times = {n: self._histogram(n, text, b) for n, (b, text) in _TIMES.items()}
         self._sizes = {n: self._histogram(n, text, sizes) for n, text in _SIZES.items()}
-        self._counts = {n: self._counter(n, text).labels(**self._values) for n, text in _COUNTS.items()}
+        self._counts = {n: self._counter(n, text) for n, text in _COUNTS.items()}
         self._params_n = self._histogram("request_params_n", "n of a request", (1, 2, 5, 10, 20))
         self._preempted = self._histogram(
             "request_num_preemptions", "preemptions of a request", (1, 2, 3, 4, 5, 10, 20)
         )
         self._steps = self._histogram("iteration_tokens_total", "tokens of an engine step", _STEP_TOKENS)
-        success = self._counter("request_success", "finished requests", "finished_reason")
-        self._success = {r: success.labels(**self._values, finished_reason=r) for r in REASONS}
-        sources = self._counter("prompt_tokens_by_source", "prompt tokens by origin", "source")
-        self._sources = {
-            s: sources.labels(**self._values, source=s) for s in ("local_compute", "local_cache_hit")
+        self._success = {
+            r: self._counter("request_success", "finished requests", finished_reason=r) for r in REASONS
         }
-        rejections = Counter(
-            "vllm:admission_rejections", "refused for load", ["model_name", "reason"], registry=self.registry
-        )
+        self._sources = {
+            s: self._counter("prompt_tokens_by_source", "prompt tokens by origin", source=s)
+            for s in ("local_compute", "local_cache_hit")
+        }
         self._rejections = {
-            r: rejections.labels(model_name=model_name, reason=r)
+            r: self.registry.counter(
+                "vllm:admission_rejections", "refused for load", model_name=model_name, reason=r
+            )
             for r in ("max_num_queued_reqs", "max_num_queued_tokens")
         }
-        self._http = Counter(
-            "http_requests", "HTTP requests", ["method", "status", "handler"], registry=self.registry
-        )
+        self.registry.declare(*_HTTP)
         self.mean_e2e_s = 1.0  # moving, for Retry-After
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] | list[int]) -> Histogram:
-        family = Histogram(
-            f"vllm:{name}", text, list(self._values), buckets=list(buckets), registry=self.registry
-        )
-        child: Histogram = family.labels(**self._values)
-        return child
+    def _histogram(self, name: str, text: str, bounds: Iterable[float]) -> Histogram:
+        return self.registry.histogram(f"vllm:{name}", text, bounds, **self._values)
 
-    def _counter(self, name: str, text: str, *more: str) -> Counter:
-        return Counter(f"vllm:{name}", text, [*self._values, *more], registry=self.registry)
+    def _counter(self, name: str, text: str, **more: str) -> Value:
+        return self.registry.counter(f"vllm:{name}", text, **self._values, **more)
 
     # ---- what happens ---------------------------------------------------------------------------
 
@@ -179,7 +183,12 @@ class Metrics:
         """`handler` is a route's own path or 'other', never what the client wrote."""
         if handler in _UNCOUNTED:
             return
-        self._http.labels(method if method in METHODS else "other", f"{status // 100}xx", handler).inc()
+        self.registry.counter(
+            *_HTTP,
+            method=method if method in METHODS else "other",
+            status=f"{status // 100}xx",
+            handler=handler,
+        ).inc()
 
     def on_close(self, record: RequestLog) -> None:
         """A request is over: all its series at once."""
@@ -212,8 +221,7 @@ class Metrics:
             if record.num_tokens > 1:
                 mean = (record.last_token - record.first_token) / (record.num_tokens - 1)
                 times["request_time_per_output_token_seconds"].observe(mean)
-        for gap_s in record.gaps_s:
-            times["inter_token_latency_seconds"].observe(gap_s)
+        times["inter_token_latency_seconds"].observe_all(record.gaps_s)
         engine = record.engine
         if engine is not None and engine.scheduled:
             times["request_queue_time_seconds"].observe(max(0.0, engine.scheduled - engine.queued))
@@ -221,8 +229,19 @@ class Metrics:
             if engine.first_token:
                 times["request_prefill_time_seconds"].observe(max(0.0, engine.first_token - engine.scheduled))
 
-    def text(self) -> bytes:
-        """The exposition of everything, as Prometheus reads it."""
+    def snapshot(self) -> Snapshot:
+        """What this process counted, for the one that is scraped."""
+        self._read()
+        return self.registry.snapshot()
+
+    def text(self, others: Iterable[Snapshot] = ()) -> bytes:
+        """The exposition of everything, as Prometheus reads it; `others`: of the other API processes."""
+        self._read()
+        return self.registry.text(others)
+
+    def _read(self) -> None:
+        self._engine.read()
         while self._client.step_tokens:
-            self._steps.observe(self._client.step_tokens.popleft())
-        return generate_latest(self.registry)
+            tokens = self._client.step_tokens.popleft()
+            if self._counts_steps:
+                self._steps.observe(tokens)

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.api.faults import REFUSAL, refusal_response
+from octavo.api.dialects.errors import is_anthropic, path_of
+from octavo.api.faults import REFUSAL, REQUEST_ID, refusal_response
 from octavo.api.metrics import Metrics
 from octavo.api.page import page_response
 from octavo.errors import InvalidRequest
@@ -25,8 +26,7 @@ from octavo.errors import InvalidRequest
 log = logging.getLogger("octavo.request")
 
 OPEN_ROUTES = frozenset((method, path) for path in ("/health", "/ping") for method in ("GET", "HEAD", "POST"))
-REQUEST_ID = "octavo.request_id"  # keys of the ASGI scope
-API_KEY = "octavo.api_key"
+API_KEY = "octavo.api_key"  # key of the ASGI scope
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _MAX_PLACE = 128  # characters in the log
 _MAX_REASON = 300
@@ -38,7 +38,10 @@ def clean_id(given: str | None) -> str | None:
 
 
 class RequestIds:
-    """Takes X-Request-Id or makes one; sends it back when it was given, or always. Counts responses, logs refusals."""
+    """Takes X-Request-Id or makes one; sends it back when it was given, or always. Counts responses, logs refusals.
+
+    Anthropic's clients look for it in `request-id`, so their routes always have that header.
+    """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, always_send: bool) -> None:
         self._app = app
@@ -60,6 +63,8 @@ class RequestIds:
                 status = message["status"]
                 if is_sent_back:
                     MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                if is_anthropic(path_of(scope)):
+                    MutableHeaders(scope=message)["request-id"] = request_id
             await send(message)
 
         try:
@@ -136,6 +141,8 @@ def is_loopback(name: str) -> bool:
 class KeyGuard:
     """401 without one of the keys, on every path but the open ones. Compares all keys in constant time.
 
+    A key comes as `Authorization: Bearer` or, as Anthropic's clients send it, in `x-api-key`.
+
     A browser that opens `/` cannot send a key yet: the body of its 401 is the page, which asks for one.
     """
 
@@ -155,15 +162,15 @@ class KeyGuard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if (scope["method"], _path(scope)) == ("GET", "/") and "text/html" in Headers(scope=scope).get(
+        if (scope["method"], path_of(scope)) == ("GET", "/") and "text/html" in Headers(scope=scope).get(
             "accept", ""
         ):
             await page_response(401)(scope, receive, send)
             return
         response = refusal_response(
             scope,
-            "a valid API key is needed: send the header 'Authorization: Bearer KEY' (octavo chat and octavo complete: "
-            "--api-key KEY, or the environment variable OCTAVO_API_KEY)",
+            "a valid API key is needed: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY' (octavo chat "
+            "and octavo complete: --api-key KEY, or the environment variable OCTAVO_API_KEY)",
             status=401,
             headers={"WWW-Authenticate": "Bearer"},
         )
@@ -173,21 +180,21 @@ class KeyGuard:
     def _is_open(scope: Scope) -> bool:
         if scope["type"] != "http":
             return False
-        return (scope["method"], _path(scope)) in OPEN_ROUTES
+        return (scope["method"], path_of(scope)) in OPEN_ROUTES
 
     def _key(self, scope: Scope) -> str | None:
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
+        headers = Headers(scope=scope)
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = [bearer.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "").strip()]
+        found = [key for key in given if self._is_known(key)]
+        return found[0] if found else None
+
+    def _is_known(self, key: str) -> bool:
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
         is_known = False
         for known in self._digests:
             is_known |= hmac.compare_digest(digest, known)
-        return given.strip() if is_known and scheme.lower() == "bearer" else None
-
-
-def _path(scope: Scope) -> str:
-    """The route's path, below the prefix of a proxy."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
+        return is_known
 
 
 class BodyLimit:

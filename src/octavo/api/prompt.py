@@ -16,7 +16,9 @@ from typing import Any, Literal
 from octavo.api.schema.chat import ChatFields, Message
 from octavo.api.template_pool import TemplatePool
 from octavo.api.text.codec import TextCodec
-from octavo.errors import InvalidRequest
+from octavo.api.text.parsers.rows import ToolRow
+from octavo.api.tool_prompt import can_teach, taught
+from octavo.errors import ContextOverflow, InvalidRequest
 
 RESERVED_KWARGS = frozenset(
     "add_generation_prompt bos_token chat_template continue_final_message conversation documents eos_token "
@@ -52,7 +54,9 @@ class ChatTemplate:
         trust_request: bool = False,
         default_kwargs: Mapping[str, Any] | None = None,
         special_tokens: Mapping[str, str] | None = None,
+        tool_row: ToolRow | None = None,
     ) -> None:
+        self._tool_row = tool_row
         self.source = source
         self._special_tokens = {**_named_tokens(codec), **(special_tokens or {})}
         self._pool = pool
@@ -60,6 +64,11 @@ class ChatTemplate:
         self._defaults = dict(default_kwargs or {})
         self._fixed_format = content_format
         self._forms: dict[str, dict[str, bool]] = {}
+
+    def check(self) -> None:
+        """Raises InvalidRequest for a template that is none; what it makes of messages is not tried."""
+        if self.source is not None:
+            self._pool.run({"kind": "compile", "template": self.source, "variables": {}})
 
     async def render(self, fields: ChatFields) -> tuple[str, list[str]]:
         """(text, notes). Raises InvalidRequest when the template refuses, fails or is too slow."""
@@ -70,6 +79,13 @@ class ChatTemplate:
             _for_template(m, i, source, takes_string=takes_string, takes_parts=takes_parts)
             for i, m in enumerate(fields.messages)
         ]
+        notes = self._show_tools(fields, source, messages)
+        if fields.documents and "documents" not in source:
+            raise InvalidRequest(
+                "documents is not supported: the chat template of this model does not read documents",
+                param="documents",
+                fix="put them into a message",
+            )
         if fields.continue_final_message:
             _mark_end(messages)
         given = _checked_kwargs(fields)
@@ -78,16 +94,30 @@ class ChatTemplate:
             **self._defaults,
             **given,
             "messages": messages,
-            "tools": None,  # with tool_choice "none" a template is not told of tools, so that none is called
-            "documents": None,
+            "tools": fields.tools or None,
+            "documents": fields.documents or None,
             "add_generation_prompt": adds_turn,
         }
         job = {"kind": "render", "template": source, "variables": variables}
         text: str = await self._pool.run_async(job)
         if fields.continue_final_message:
             text = _cut_at_mark(text)
-        notes = [f"the chat template does not read {k!r}" for k in given if k not in source]
+        notes += [f"the chat template does not read {k!r}" for k in given if k not in source]
         return text, notes
+
+    def _show_tools(self, fields: ChatFields, source: str, messages: list[dict[str, Any]]) -> list[str]:
+        """Tools for a template that has no place for them go into the system message."""
+        if not fields.tools or "tools" in source:
+            return []
+        row = self._tool_row
+        if row is None or not can_teach(row):
+            raise InvalidRequest(
+                "tools is not supported: the chat template of this model does not show tools",
+                param="tools",
+                fix="start the server with a --chat-template that shows them",
+            )
+        messages[:] = taught(messages, fields.tools, row)
+        return ["the chat template does not show tools: the system message describes them"]
 
     def _source_for(self, fields: ChatFields) -> str:
         if fields.chat_template is not None:
@@ -304,7 +334,7 @@ class PromptMaker:
             self._longest_token = max(1, max(len(data(i)) for i in range(self.codec.vocab_size)))
         least = -(-len(text) // self._longest_token)
         if least > self.max_model_len:
-            raise InvalidRequest(
+            raise ContextOverflow(
                 f"the prompt has {len(text)} characters, at least {least} tokens; "
                 f"this model takes {self.max_model_len}",
                 param="prompt",
@@ -359,7 +389,7 @@ def room(
         wanted = (
             f" and {asked} were asked for (max_tokens)" if asked is not None else ", which leaves no room"
         )
-        raise InvalidRequest(
+        raise ContextOverflow(
             f"the context has {max_model_len} tokens; the prompt has {num_prompt}{wanted}",
             param="max_tokens" if asked is not None and left >= 1 else "prompt",
             fix="shorten the prompt or ask for fewer tokens" + _or_raise(max_model_len, model_max_len),

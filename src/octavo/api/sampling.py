@@ -12,11 +12,18 @@ from typing import Any
 
 import msgspec
 
+from octavo.api.beam_fields import check_beams, check_penalty, for_beams
 from octavo.api.limits import Limits
-from octavo.api.schema.common import GenerationBody, given_sampling
+from octavo.api.schema.common import GenerationBody, RepetitionBody, given_sampling
 from octavo.api.text.codec import TextCodec
 from octavo.errors import ConfigError, InvalidRequest
-from octavo.wire.sampling import GREEDY_BELOW, MAX_BAD_WORDS, SamplingParams, verify
+from octavo.wire.sampling import (
+    GREEDY_BELOW,
+    MAX_BAD_WORDS,
+    RepetitionDetectionParams,
+    SamplingParams,
+    verify,
+)
 
 _LEAST_TEMPERATURE = 0.01
 _BIAS_LIMIT = 100.0
@@ -94,6 +101,8 @@ def build_params(
 ) -> tuple[SamplingParams, list[str]]:
     """(checked parameters, notes). Raises InvalidRequest naming the field."""
     notes: list[str] = []
+    check_penalty(body)
+    body = for_beams(body) if body.use_beam_search else body
     values = given_sampling(body)
     for name in _FROM_DEFAULTS:
         if values[name] is None:
@@ -113,6 +122,7 @@ def build_params(
         logit_bias=_logit_bias(body.logit_bias),
         stop=body.stop,
         stop_token_ids=list(dict.fromkeys(body.stop_token_ids)),
+        repetition_detection=_repetition(body.repetition_detection),
     )
     if params.allowed_token_ids:
         params = msgspec.structs.replace(
@@ -124,6 +134,8 @@ def build_params(
     if params.bad_words:
         params = msgspec.structs.replace(params, bad_words_ids=bad_word_ids(codec, params.bad_words))
         verify(params, vocab_size=vocab_size, max_logprobs=max_logprobs)
+    if body.use_beam_search:
+        check_beams(params)
     return params, notes
 
 
@@ -138,6 +150,17 @@ def _check_sizes(body: GenerationBody, limits: Limits) -> None:
         raise InvalidRequest(
             f"bad_words has {len(body.bad_words)} entries; allowed are {MAX_BAD_WORDS}", param="bad_words"
         )
+
+
+def _repetition(body: RepetitionBody | None) -> RepetitionDetectionParams | None:
+    """None where nothing is asked for: the engine keeps no state for it then."""
+    if body is None or not any((body.max_pattern_size, body.min_pattern_size)):
+        return None
+    return RepetitionDetectionParams(
+        max_pattern_size=body.max_pattern_size,
+        min_pattern_size=body.min_pattern_size,
+        min_count=body.min_count,
+    )
 
 
 def _logit_bias(given: dict[str, float] | None) -> dict[int, float] | None:

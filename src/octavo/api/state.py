@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,9 +16,13 @@ from octavo.api.limits import Limits
 from octavo.api.metrics import Metrics
 from octavo.api.prompt import ChatTemplate, ContentFormat, PromptMaker
 from octavo.api.records import RequestLogs
+from octavo.api.response_store import ResponseStore, store_of
 from octavo.api.sampling import SamplingDefaults
+from octavo.api.series import PeerReport
 from octavo.api.template_pool import TemplatePool
 from octavo.api.text.codec import TextCodec
+from octavo.api.text.parsers.choose import Parsers, choose
+from octavo.api.structured import Grammars
 from octavo.config.plan import EnginePlan, ServerPlan
 from octavo.errors import InvalidRequest
 
@@ -28,6 +32,7 @@ class ApiState:
     client: EngineClient
     codec: TextCodec
     prompts: PromptMaker
+    parsers: Parsers
     pool: TemplatePool
     server: ServerPlan
     engine: EnginePlan
@@ -37,8 +42,11 @@ class ApiState:
     logs: RequestLogs
     health: HealthWatch
     admission: Admission
+    responses: ResponseStore
+    grammars: Grammars
     created: int  # unix time of the start
     fingerprint: str  # changes when what runs changes
+    peers: Callable[[], Awaitable[list[PeerReport]]] | None  # None: this is the only API process
     seeds: random.Random  # for requests that bring no seed: a function of --seed and of their order
 
     @classmethod
@@ -54,10 +62,21 @@ class ApiState:
         special_tokens: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         pool: TemplatePool | None = None,
+        index: int = 0,
+        peers: Callable[[], Awaitable[list[PeerReport]]] | None = None,
     ) -> ApiState:
-        """`generation_config` is what applies (empty when switched off); `special_tokens` are names for templates."""
+        """`generation_config` is what applies (empty when switched off); `special_tokens` are names for templates.
+
+        `index` and `peers`: which API process of the server this is, and how it asks the others.
+        """
         limits = limits or Limits()
         pool = pool or TemplatePool(limits)
+        parsers = choose(
+            chat_template,
+            tokenizer,
+            tool=server.tool_call_parser or None,
+            reasoning=server.reasoning_parser or None,
+        )
         template = ChatTemplate(
             chat_template,
             tokenizer,
@@ -66,9 +85,10 @@ class ApiState:
             trust_request=server.trust_request_chat_template,
             default_kwargs=server.default_chat_template_kwargs,
             special_tokens=special_tokens,
+            tool_row=parsers.tool,
         )
         max_len = engine.scheduler.max_model_len
-        metrics = Metrics(client, model_name=server.served_names[0], max_model_len=max_len)
+        metrics = Metrics(client, model_name=server.served_names[0], max_model_len=max_len, counts_steps=index == 0)
         logs = RequestLogs(metrics.on_close)
         client.on_end = logs.on_end
         health = HealthWatch(
@@ -86,6 +106,7 @@ class ApiState:
                 model_max_len=engine.scheduler.model_max_len,
                 vocab_size=engine.vocab_size,
             ),
+            parsers=parsers,
             pool=pool,
             server=server,
             engine=engine,
@@ -95,9 +116,13 @@ class ApiState:
             logs=logs,
             health=health,
             admission=Admission(client, health, metrics, server),
+            responses=store_of(server),
+            grammars=Grammars(tokenizer, engine),
             created=int(time.time()),
             fingerprint=_fingerprint(engine),
-            seeds=random.Random(engine.seed),
+            # Each process draws seeds of its own: two requests must not share one by chance of routing.
+            seeds=random.Random(engine.seed if index == 0 else f"{engine.seed}/{index}"),
+            peers=peers,
         )
 
     @property
@@ -120,6 +145,14 @@ class ApiState:
             status=404,
             kind="NotFoundError",
         )
+
+    async def others(self) -> list[PeerReport]:
+        """What the other API processes of this server count."""
+        return [] if self.peers is None else await self.peers()
+
+    def report(self) -> PeerReport:
+        """What this one counts."""
+        return PeerReport(self.metrics.snapshot(), self.logs.num_open)
 
     def drain(self) -> None:
         """From now on: not ready, no new requests; running ones go on."""

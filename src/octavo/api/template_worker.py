@@ -11,6 +11,7 @@ import json
 import signal
 import struct
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, BinaryIO
@@ -104,10 +105,22 @@ def probe(source: str, variables: dict[str, Any], max_chars: int) -> dict[str, b
     return found
 
 
+def compiles(source: str, variables: dict[str, Any], max_chars: int) -> bool:
+    _compile(source)
+    return True
+
+
+_WORK: dict[str, Callable[[str, dict[str, Any], int], Any]] = {
+    "probe": probe,
+    "render": render,
+    "compile": compiles,
+}
+
+
 def answer(job: dict[str, Any]) -> dict[str, Any]:
     """Does one job; every failure is an answer."""
     try:
-        work = probe if job["kind"] == "probe" else render
+        work = _WORK[job["kind"]]
         return {"ok": work(job["template"], job["variables"], job["max_chars"])}
     except Refused as error:
         return {"error": str(error)}

@@ -244,7 +244,11 @@ def run_steps(
         executor.run(step)
         by_step.append([ns for _, _, ns in executor.core.times()])
     executor.core.profile(False)
-    return statistics.median(whole), [statistics.median(ns) * 1e-9 for ns in zip(*by_step, strict=True)], waits
+    return (
+        statistics.median(whole),
+        [statistics.median(ns) * 1e-9 for ns in zip(*by_step, strict=True)],
+        waits,
+    )
 
 
 def measure_limits(costs: Sequence[Cost], isa: str, num_threads: int) -> Limits:

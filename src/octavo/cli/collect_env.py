@@ -12,7 +12,7 @@ import octavo
 from octavo import __version__, env
 from octavo.config.load import Parser
 
-PACKAGES = ("numpy", "msgspec", "pyzmq", "fastapi", "uvicorn", "uvloop", "tokenizers", "jinja2", "torch")
+PACKAGES = ("numpy", "msgspec", "pyzmq", "starlette", "pydantic", "uvicorn", "uvloop", "tokenizers", "jinja2", "torch")
 _SECRET = ("KEY", "TOKEN")
 
 

@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(command: str, argv: list[str]) -> int:
     """Runs a command; an error ends as one line, `octavo: cause: fix`, and a non-zero code."""
     from octavo.errors import ConfigError, OctavoError
+    from octavo.util.lines import one_line
 
     try:
         module = import_module("octavo.cli." + command.replace("-", "_"))
@@ -64,7 +65,7 @@ def run(command: str, argv: list[str]) -> int:
     except OctavoError as error:
         if env.is_debug():
             traceback.print_exc()
-        print(f"octavo: {error}", file=sys.stderr)
+        print(f"octavo: {one_line(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
 
 

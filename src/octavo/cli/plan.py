@@ -54,6 +54,7 @@ def report(planned: Planned, asked: Asked) -> str:
     from octavo.config.budget import block_bytes, fmt
     from octavo.launch.plan import choices, tensor_rows
     from octavo.launch.table import render
+    from octavo.util.lines import one_line
 
     resolved, model = planned.resolved, planned.model
     budget = dict(resolved.budget)
@@ -71,7 +72,7 @@ def report(planned: Planned, asked: Asked) -> str:
         ["KV cache", f"{cache.num_blocks:,} blocks of {cache.block_size} tokens"],
     ]
     parts = [
-        f"{model.name}: {model.architecture}, {model.parameters:,} parameters",
+        one_line(f"{model.name}: {model.architecture}, {model.parameters:,} parameters"),
         "In the file (type, tensors, parameters, bytes)\n" + render(tensor_rows(planned.source)),
         "Packed weights by format\n" + render(formats),
         "Memory\n" + render(memory),

@@ -15,6 +15,7 @@ from octavo.config.parallel import ParallelAsked
 from octavo.config.scheduler import SchedulerAsked
 from octavo.config.server import ServerAsked
 from octavo.errors import ConfigError
+from octavo.util.lines import one_line
 
 TOPICS: dict[str, type[msgspec.Struct]] = {
     "model": ModelAsked,
@@ -44,7 +45,9 @@ def options(topics: tuple[str, ...] = tuple(TOPICS)) -> dict[str, Option]:
 def verify(asked: Asked) -> None:
     """Raises ConfigError for values that contradict each other or cannot act."""
     for option in options_of(ParallelAsked, "parallel"):
-        if option.name != "threads" and (value := getattr(asked.parallel, option.name)) != 1:
+        if option.name in ("threads", "api_server_count"):
+            continue
+        if (value := getattr(asked.parallel, option.name)) != 1:
             raise ConfigError(
                 f"{option.flag} is {value}; this version runs on 1",
                 fix=f"leave {option.flag} out; one engine uses all cores by itself",
@@ -63,6 +66,12 @@ def verify(asked: Asked) -> None:
             "--kv-cache-memory-bytes and --num-gpu-blocks-override both set the size of the KV cache",
             fix="leave one of them out",
         )
+    for name in asked.model.served_model_name:
+        if not name or name != name.strip() or name != one_line(name):
+            raise ConfigError(
+                f"--served-model-name has the name {name!r}",
+                fix="give names that a client can send: not empty, no white space around them, one line each",
+            )
     _verify_server(asked.server)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -44,3 +44,11 @@ class CacheAsked(msgspec.Struct, frozen=True, kw_only=True):
         Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"],
         Doc("Hash of a block. xxhash is faster and not collision-resistant: only where prompts are trusted."),
     ] = "sha256"
+    kv_events_config: Annotated[
+        dict[str, Any],
+        Doc(
+            "Publish which blocks the prefix cache holds, as JSON or by keys (--kv-events-config.endpoint ...): "
+            "enable_kv_cache_events, publisher (zmq or null), endpoint (tcp://127.0.0.1:5557), replay_endpoint, "
+            "buffer_steps, hwm, max_queue_size, topic. See docs/kv-events.md."
+        ),
+    ] = msgspec.field(default_factory=dict)

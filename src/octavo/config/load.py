@@ -101,8 +101,24 @@ def _to_list(option: Option, raw: Any) -> tuple[str, ...]:
 
 
 def _to_json(option: Option, raw: Any) -> dict[str, Any]:
-    value = json.loads(raw) if isinstance(raw, str) else raw
+    value = json.loads(raw, object_pairs_hook=_once_each) if isinstance(raw, str) else raw
     return dict(value) if isinstance(value, Mapping) else _raise()
+
+
+def _is_object(raw: Any) -> bool:
+    try:
+        return isinstance(json.loads(raw) if isinstance(raw, str) else raw, Mapping)
+    except ValueError:
+        return False
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ConfigError(f"the key {key!r} is given twice in a JSON object", fix="leave one of them out")
+        found[key] = value
+    return found
 
 
 def _to_choice(option: Option, raw: Any) -> str | int:
@@ -188,7 +204,7 @@ def read_yaml(path: str, topics: tuple[str, ...], prog: str = "octavo serve") ->
     if not path.endswith((".yaml", ".yml")):
         raise ConfigError(f"--config is {path!r}; it must be a .yaml or .yml file")
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), _yaml_loader())
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read ({error.strerror})", fix="check the path"
@@ -213,6 +229,25 @@ def read_yaml(path: str, topics: tuple[str, ...], prog: str = "octavo serve") ->
             raise ConfigError(f"{path}: {flag} is given twice", fix="leave one of them out")
         values[by_flag[flag]] = value
     return values
+
+
+def _yaml_loader() -> Any:
+    """PyYAML's safe loader, which by itself keeps the last of two equal keys and says nothing."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    if key.value in seen:
+                        raise yaml.constructor.ConstructorError(
+                            None, None, f"{key.value} is given twice", key.start_mark
+                        )
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _yaml_fault(error: Exception) -> str:
@@ -301,12 +336,48 @@ def normalise(argv: Sequence[str]) -> list[str]:
     return changed
 
 
+def take_subkeys(
+    words: Sequence[str], topics: tuple[str, ...]
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Splits --flag.key VALUE of flags that take JSON: (the other words, {field name: {key: value}}).
+
+    A value is JSON where it can be, else text; --flag.a.b VALUE sets b of a.
+    """
+    names = {o.flag: o.name for o in options(topics).values() if o.kind == "json"}
+    rest: list[str] = []
+    found: dict[str, dict[str, Any]] = {}
+    left = iter(words)
+    for word in left:
+        flag, equals, value = word.partition("=")
+        stem, *keys = flag.split(".")
+        if stem not in names or not keys:
+            rest.append(word)
+            continue
+        raw = value if equals else next(left, None)
+        if raw is None or not all(keys):
+            raise ConfigError(f"{flag} has no {'key' if raw else 'value'}", fix=f"write {stem}.KEY VALUE")
+        place = found.setdefault(names[stem], {})
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"{flag} goes through {key}, which is a value", fix="give one of the two")
+        place[keys[-1]] = _json_or_text(raw)
+    return rest, found
+
+
+def _json_or_text(raw: str) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw
+
+
 def parse(parser: Parser, argv: Sequence[str], topics: tuple[str, ...]) -> tuple[Asked, argparse.Namespace]:
     """Parses a command line that may hold the options of `topics` (see `add_options`) and a MODEL.
 
     A flag that nobody knows raises ConfigError with the reason, or with the nearest flag.
     """
-    words = normalise(argv)
+    words, subkeys = take_subkeys(normalise(argv), topics)
     for word in words:  # before argparse, which would take -dc for a short form of -dcp
         if word.startswith("-") and word in refused_flags():
             raise unknown_option(word, "", topics, prog=parser.prog)
@@ -321,6 +392,9 @@ def parse(parser: Parser, argv: Sequence[str], topics: tuple[str, ...]) -> tuple
         )
     values = read_yaml(namespace.config, topics, parser.prog) if namespace.config else {}
     given: dict[str, Any] = namespace.given
+    for name, keys in subkeys.items():
+        whole = given.get(name, {})
+        given[name] = {**_to_json(options(topics)[name], whole), **keys} if _is_object(whole) else whole
     positional = getattr(namespace, "model_tag", None)
     if positional is not None:
         if given.get("model", positional) != positional:

@@ -79,8 +79,11 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
         int, Doc("Most log-probabilities that a request may ask for; -1 = no bound.", ge=-1)
     ] = 20
     logprobs_mode: Annotated[
-        Literal["raw_logprobs", "processed_logprobs"],
-        Doc("Log-probabilities before (raw) or after (processed) penalties, temperature and truncation."),
+        Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"],
+        Doc(
+            "What logprobs are: log-probabilities or logits, before (raw) or after (processed) penalties, "
+            "temperature and truncation. Nothing processes a prompt: its logprobs are raw always."
+        ),
     ] = "raw_logprobs"
     generation_config: Annotated[
         str,
@@ -91,6 +94,13 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     override_generation_config: Annotated[
         dict[str, Any], Doc('Defaults of sampling to set, as JSON: {"temperature": 0.7}.')
+    ] = msgspec.field(default_factory=dict)
+    structured_outputs_config: Annotated[
+        dict[str, Any],
+        Doc(
+            "Structured output, as JSON: backend (auto, llguidance, outlines, lm-format-enforcer), "
+            "disable_any_whitespace (true), disable_additional_properties (false)."
+        ),
     ] = msgspec.field(default_factory=dict)
     executor: Annotated[
         Literal["native", "torch"],

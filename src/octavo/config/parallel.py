@@ -1,4 +1,4 @@
-"""What is asked about cores and ranks. One rank for now: any other size is refused, by name."""
+"""What is asked about cores, processes and ranks. One rank for now: any other size is refused, by name."""
 
 from __future__ import annotations
 
@@ -33,4 +33,6 @@ class ParallelAsked(msgspec.Struct, frozen=True, kw_only=True):
         int, Doc("Ranks that share a prompt. Only 1 so far.", short="-pcp", ge=1)
     ] = 1
     nnodes: Annotated[int, Doc("Machines that share the work. Only 1 so far.", short="-n", ge=1)] = 1
-    api_server_count: Annotated[int, Doc("API processes. Only 1 so far.", short="-asc", ge=1)] = 1
+    api_server_count: Annotated[
+        int, Doc("API processes that share the address and the engine.", short="-asc", ge=1, le=64)
+    ] = 1

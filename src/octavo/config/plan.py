@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+from octavo.config.kv_events import KVEventsPlan
+from octavo.config.structured import StructuredPlan
+
 
 class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
@@ -31,6 +34,7 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str  # "bf16" | "f32"
     enable_prefix_caching: bool = True
     hash_algo: str = "sha256"  # sha256 | sha256_cbor | xxhash | xxhash_cbor
+    events: KVEventsPlan = msgspec.field(default_factory=KVEventsPlan)
 
 
 class ExecutorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +54,10 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerPlan
     seed: int
     max_logprobs: int = 20  # -1 = no bound
-    processed_logprobs: bool = False
+    logprobs_mode: str = "raw_logprobs"  # raw_logprobs | processed_logprobs | raw_logits | processed_logits
     vocab_size: int
+    tokenizer: str = ""  # tokenizer.json or its directory, instead of the model's own
+    structured: StructuredPlan = StructuredPlan()
     strict: bool = False
     table: list[list[str]] = []  # [topic, choice, reason]: what runs and why (law 3)
 
@@ -69,6 +75,16 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     trust_request_chat_template: bool = False
     default_chat_template_kwargs: dict[str, Any] = {}
     response_role: str = "assistant"
+    tool_call_parser: str = ""  # "" = found by the chat template
+    reasoning_parser: str = ""  # "" = found by the chat template
+    auto_tool_choice: bool = True
+    tool_strict_level: str = "auto"
+    hides_tools_on_none: bool = True
+    reasoning_alias: bool = False  # reasoning is sent as reasoning_content too
+    response_store_size: int = 1_000  # 0 = off
+    response_store_bytes: int = 64 << 20
+    response_store_seconds: int = 86_400
+    max_background_responses: int = 64
     root_path: str = ""
     allow_credentials: bool = False
     allowed_origins: tuple[str, ...] = ()
@@ -78,8 +94,11 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     access_log: bool = True
     request_id_headers: bool = False
     drain_timeout_s: float = 30.0
+    http_timeout_keep_alive_s: int = 5
+    http_timeout_receive_s: float = 30.0  # 0 = no bound
     stream_interval: int = 1
     max_queued_requests: int = -1
     max_queued_tokens: int = -1
+    api_server_count: int = 1  # API processes that share the address; bounds here are of one of them
     log_stats: bool = True
     log_requests: bool = False

@@ -24,7 +24,9 @@ from octavo.config.budget import (
     largest_len,
 )
 from octavo.config.facts import MachineFacts, ModelFacts
+from octavo.config.kv_events import KVEventsPlan, kv_events_plan
 from octavo.config.plan import CachePlan, EnginePlan, ExecutorPlan, SchedulerPlan, ServerPlan
+from octavo.config.structured import StructuredPlan, structured_plan
 from octavo.errors import CapacityError, ConfigError
 
 DEFAULT_BATCHED_TOKENS = 2048
@@ -113,12 +115,15 @@ def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
             dtype=kv_dtype,
             enable_prefix_caching=asked.cache.enable_prefix_caching,
             hash_algo=asked.cache.prefix_caching_hash_algo,
+            events=_kv_events(asked, table),
         ),
         scheduler=_scheduler(asked, model, max_seqs, max_tokens, max_len, max_step_ms),
         seed=_seed(asked, machine, table),
         max_logprobs=asked.model.max_logprobs,
-        processed_logprobs=asked.model.logprobs_mode == "processed_logprobs",
+        logprobs_mode=asked.model.logprobs_mode,
         vocab_size=model.vocab_size,
+        tokenizer=asked.model.tokenizer or "",
+        structured=_structured(asked, table),
         strict=asked.model.strict,
         table=table.rows,
     )
@@ -130,6 +135,14 @@ def resolve(asked: Asked, model: ModelFacts, machine: MachineFacts) -> Resolved:
         max_concurrency=num_blocks / per_request,
         largest_len=largest_len(model, room, block_size, kv_dtype, max_tokens),
     )
+
+
+def _structured(asked: Asked, table: _Table) -> StructuredPlan:
+    plan = structured_plan(asked.model.structured_outputs_config)
+    space = "bounded white space" if plan.any_whitespace else "compact JSON"
+    extra = "" if plan.additional_properties else ", no properties but the named ones"
+    table.add("structured output", plan.backend, f"{space}{extra}; --structured-outputs-config")
+    return plan
 
 
 def _seed(asked: Asked, machine: MachineFacts, table: _Table) -> int:
@@ -367,6 +380,15 @@ def _features(asked: Asked, table: _Table) -> None:
     )
 
 
+def _kv_events(asked: Asked, table: _Table) -> KVEventsPlan:
+    given = asked.cache.kv_events_config
+    plan = kv_events_plan(given, has_prefix_cache=asked.cache.enable_prefix_caching)
+    if given:
+        place = plan.endpoint + (f", replay at {plan.replay_endpoint}" if plan.replay_endpoint else "")
+        table.add("kv events", f"{plan.publisher} {place}" if plan.is_on else "off", "--kv-events-config")
+    return plan
+
+
 def _max_step_ms(asked: Asked, table: _Table) -> float:
     given, chunked = asked.scheduler.max_step_ms, asked.scheduler.enable_chunked_prefill
     if given and not chunked:
@@ -422,6 +444,16 @@ def _server(asked: Asked, model: ModelFacts) -> ServerPlan:
         trust_request_chat_template=server.trust_request_chat_template,
         default_chat_template_kwargs=server.default_chat_template_kwargs,
         response_role=server.response_role,
+        tool_call_parser=server.tool_call_parser or "",
+        reasoning_parser=server.reasoning_parser or "",
+        auto_tool_choice=server.enable_auto_tool_choice,
+        tool_strict_level=server.tool_strict_level,
+        hides_tools_on_none=server.exclude_tools_when_tool_choice_none,
+        reasoning_alias=server.reasoning_content_alias,
+        response_store_size=server.response_store_size,
+        response_store_bytes=server.response_store_bytes,
+        response_store_seconds=server.response_store_seconds,
+        max_background_responses=server.max_background_responses,
         root_path=server.root_path or "",
         allow_credentials=server.allow_credentials,
         allowed_origins=server.allowed_origins,
@@ -431,13 +463,17 @@ def _server(asked: Asked, model: ModelFacts) -> ServerPlan:
         access_log=not server.disable_uvicorn_access_log,
         request_id_headers=server.enable_request_id_headers,
         drain_timeout_s=float(server.shutdown_timeout),
+        http_timeout_keep_alive_s=server.http_timeout_keep_alive,
+        http_timeout_receive_s=float(server.http_timeout_receive),
         stream_interval=asked.scheduler.stream_interval,
-        max_queued_requests=_bound(asked.scheduler.max_num_queued_reqs),
-        max_queued_tokens=_bound(asked.scheduler.max_num_queued_tokens),
+        max_queued_requests=_bound(asked.scheduler.max_num_queued_reqs, asked.parallel.api_server_count),
+        max_queued_tokens=_bound(asked.scheduler.max_num_queued_tokens, asked.parallel.api_server_count),
+        api_server_count=asked.parallel.api_server_count,
         log_stats=not asked.observability.disable_log_stats,
         log_requests=asked.observability.enable_log_requests,
     )
 
 
-def _bound(value: int | None) -> int:
-    return -1 if value is None else value
+def _bound(value: int | None, num_processes: int) -> int:
+    """Each API process takes its share of what the server may hold: they do not know of each other's requests."""
+    return -1 if value is None else -(-value // num_processes)

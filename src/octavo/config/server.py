@@ -39,7 +39,44 @@ class ServerAsked(msgspec.Struct, frozen=True, kw_only=True):
     default_chat_template_kwargs: Annotated[
         dict[str, Any], Doc("Variables for the chat template that requests may override, as JSON.")
     ] = msgspec.field(default_factory=dict)
+    enable_auto_tool_choice: Annotated[
+        bool, Doc('Let the model choose to call tools (tool_choice "auto"); off: such requests are refused.')
+    ] = True
+    tool_call_parser: Annotated[
+        str | None,
+        Doc("Format of the model's tool calls, by name; see docs/tools.md.", unset="found by the chat template"),
+    ] = None
+    tool_strict_level: Annotated[
+        Literal["auto", "function", "parameter"],
+        Doc(
+            "How much of a tool call follows a grammar at least. auto: what tool_choice and each tool's strict ask "
+            "for; function: the envelope and the name; parameter: the arguments too."
+        ),
+    ] = "auto"
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool, Doc('Do not show tools to the model when tool_choice is "none".')
+    ] = True
+    reasoning_parser: Annotated[
+        str | None,
+        Doc("How the model thinks aloud, by name; see docs/tools.md.", unset="found by the chat template"),
+    ] = None
+    reasoning_content_alias: Annotated[
+        bool, Doc("Send reasoning under its older name, reasoning_content, too.")
+    ] = False
     response_role: Annotated[str, Doc("Role of the messages that are returned.")] = "assistant"
+    response_store_size: Annotated[
+        int,
+        Doc(
+            "Responses of /v1/responses that are kept, for retrieval and previous_response_id; 0 = none is.", ge=0
+        ),
+    ] = 1_000
+    response_store_bytes: Annotated[
+        int, Doc("Memory for kept responses in bytes; the oldest go when it is full.", ge=1)
+    ] = 64 << 20
+    response_store_seconds: Annotated[int, Doc("Age at which a kept response goes.", ge=1)] = 86_400
+    max_background_responses: Annotated[
+        int, Doc("Responses that may run in the background at a time; 0 = background is refused.", ge=0)
+    ] = 64
     root_path: Annotated[
         str | None, Doc("Path prefix that a proxy strips before it forwards.", unset="none")
     ] = None
@@ -55,6 +92,17 @@ class ServerAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = "warning"
     disable_uvicorn_access_log: Annotated[bool, Doc("No line for each HTTP request.")] = False
     enable_request_id_headers: Annotated[bool, Doc("Send X-Request-Id back with every response.")] = False
+    http_timeout_keep_alive: Annotated[
+        int, Doc("Seconds that a connection may idle between two requests.", ge=1)
+    ] = 5
+    http_timeout_receive: Annotated[
+        int,
+        Doc(
+            "Seconds that a client may take to send the head of a request, and as many for its body, plus one for "
+            "every 1,000 bytes of it; then the answer is a 408. 0 = no bound.",
+            ge=0,
+        ),
+    ] = 30
     shutdown_timeout: Annotated[
         int, Doc("Seconds that running requests may take to end after SIGTERM; 0 = end at once.", ge=0)
     ] = 30

@@ -6,6 +6,7 @@ self-check against stalls. Does not know sockets (core.loop), text (api) or what
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections import deque
@@ -13,7 +14,9 @@ from collections.abc import Callable, Sequence
 
 from octavo.config.plan import EnginePlan
 from octavo.core.kv.cache import KVCache
+from octavo.core.kv_events import KVEvents
 from octavo.core.pace import Pace
+from octavo.core.pause import Paused, PauseGate, PauseMode
 from octavo.core.protocols import Gate, Limit
 from octavo.core.request import Request, State
 from octavo.core.scheduler import MAX_PASSED, Scheduler, Step
@@ -55,6 +58,7 @@ class Engine:
         *,
         gates: Sequence[Gate] = (),
         limits: Sequence[Limit] = (),
+        kv_events: KVEvents | None = None,
         max_passed: int = MAX_PASSED,
         stall_s: float = STALL_S,
         clock: Callable[[], float] = time.monotonic,
@@ -76,7 +80,9 @@ class Engine:
             max_chunk=plan.scheduler.max_num_batched_tokens,
             enable_prefix_caching=plan.cache.enable_prefix_caching,
             hash_algo=plan.cache.hash_algo,
+            events=None if kv_events is None else kv_events.log,
         )
+        self._kv_events = kv_events
         bound_ms = plan.scheduler.max_step_ms
         if bound_ms and not plan.scheduler.enable_chunked_prefill:
             raise ConfigError(
@@ -84,13 +90,14 @@ class Engine:
                 fix="set max_step_ms to 0, or switch chunked prefill on",
             )
         self.pace = Pace(bound_ms) if bound_ms else None
+        self._pause = PauseGate()
         self.scheduler = Scheduler(
             plan.scheduler,
             self.cache,
             self.cache,
             watermark_blocks=int(plan.scheduler.watermark_frac * plan.cache.num_blocks),
             growth_blocks=len(layout.groups),
-            gates=gates,
+            gates=(self._pause, *gates),
             limits=limits if self.pace is None else (*limits, self.pace),
             max_passed=max_passed,
         )
@@ -104,6 +111,8 @@ class Engine:
                 self.max_len - 1,
                 plan.scheduler.max_model_len,
             )
+        #: What launch knows besides: it fills in the fields of others.
+        self.more_stats: Callable[[EngineStats], None] | None = None
         self._live: dict[str, Request] = {}
         self._in_flight: deque[Step] = deque()
         self._outbox: list[TokenDelta] = []  # of requests that ended outside a step
@@ -113,6 +122,7 @@ class Engine:
         self._stall_s = stall_s
         self._stalled_since: float | None = None
         self._recovered = False
+        self._clears_cache = False  # when the pause is complete
 
     # ---- requests in --------------------------------------------------------------------------
 
@@ -170,7 +180,7 @@ class Engine:
                 return f"token id {bad} is outside the vocabulary: this model has ids 0 to {vocab - 1}"
         return None
 
-    def _forced_end(self, request: Request) -> tuple[FinishReason, int | None] | None:
+    def _forced_end(self, request: Request) -> tuple[FinishReason, int | str | None] | None:
         """The end that the forced tokens reached already: the engine died before it could say so."""
         wire = request.wire
         for i, token in enumerate(wire.forced):
@@ -188,6 +198,11 @@ class Engine:
 
     def abort_all(self) -> None:
         self.abort(list(self._live))
+
+    def close(self) -> None:
+        """The engine is used no more: what it holds outside this process is given back."""
+        if self._kv_events is not None:
+            self._kv_events.close()
 
     # ---- the step loop ------------------------------------------------------------------------
 
@@ -214,6 +229,8 @@ class Engine:
         looks. A step is planned as soon as another ends, so that the worker finds it waiting.
         Raises EngineDead when the worker reports a fault.
         """
+        if not self._in_flight:
+            self._worker.collect(0.0)  # nothing is due: this takes back the wake-up that a gate gave
         self._fill()
         deltas, self._outbox = self._outbox, []
         if deltas:
@@ -225,15 +242,21 @@ class Engine:
             timeout_s = 0.0
             self._commit(self._in_flight.popleft(), result, deltas)
             self._fill()
-        if self._live and not self._in_flight:
+        if self._live and not self._in_flight and not self._pause.state:
             self._check_stall()
         else:
             self._stalled_since = None
+        if self._kv_events is not None:
+            self._kv_events.flush(self.cache)
         return deltas
 
     def _fill(self) -> None:
+        if self._pause.state is Paused.ALL:
+            return
         while len(self._in_flight) < self._depth:
             step = self.scheduler.plan(self._clock())
+            if self.scheduler.failed:
+                self._end_failed()
             if step is None:
                 return
             self._worker.submit(step.plan)
@@ -241,6 +264,11 @@ class Engine:
             self._last_step_tokens = step.num_tokens
             self._step_tokens.append(step.num_tokens)
             self._recovered = False
+
+    def _end_failed(self) -> None:
+        failed, self.scheduler.failed = self.scheduler.failed, []
+        for request, problem in failed:
+            self._outbox.append(self._end(request, FinishReason.ERROR, error=problem))
 
     def _commit(self, step: Step, result: StepResult, deltas: list[TokenDelta]) -> None:
         if result.fault is not None:
@@ -261,7 +289,8 @@ class Engine:
                 drawn = result.token_ids[row]
                 logprobs = result.logprobs[row] if has_logprobs else None
                 if drawn and drawn[-1] < 0:
-                    deltas.append(self._end(request, FinishReason.ERROR, error=NOTHING_ALLOWED))
+                    problem = result.problems.get(step.plan.slots[row], NOTHING_ALLOWED)
+                    deltas.append(self._end(request, FinishReason.ERROR, error=problem))
                 else:
                     deltas.append(self._accept(request, drawn, logprobs, now))
 
@@ -277,6 +306,8 @@ class Engine:
         tokens, ended = request.tokens, None
         for count, token in enumerate(token_ids, 1):
             tokens.append(token)
+            if token not in request.ending_ids and len(tokens) < request.end and request.repetition is None:
+                continue  # as nearly every token
             ended = self._may_stop(request, token, len(tokens))
             if ended is not None:
                 token_ids = token_ids[:count]
@@ -307,15 +338,19 @@ class Engine:
         request.may_reuse = not request.wire.skip_reading_prefix_cache
         return True
 
-    def _may_stop(self, request: Request, token: int, length: int) -> tuple[FinishReason, int | None] | None:
+    def _may_stop(
+        self, request: Request, token: int, length: int
+    ) -> tuple[FinishReason, int | str | None] | None:
         wire = request.wire
         return may_stop(
             token,
             num_output=length - request.num_prompt,
-            min_tokens=wire.params.min_tokens,
+            # An answer ends where its grammar does; until then the worker bans the end, min_tokens long.
+            min_tokens=0 if wire.params.structured is not None else wire.params.min_tokens,
             is_last=length >= request.end,
             eos_ids=wire.eos_ids,
             stop_token_ids=wire.params.stop_token_ids,
+            repetition=request.repetition,
         )
 
     # ---- requests out -------------------------------------------------------------------------
@@ -324,7 +359,7 @@ class Engine:
         self,
         request: Request,
         reason: FinishReason,
-        stop_reason: int | None = None,
+        stop_reason: int | str | None = None,
         *,
         error: str | None = None,
         delta: TokenDelta | None = None,
@@ -390,10 +425,11 @@ class Engine:
         step_tokens = list(self._step_tokens)
         if drain:
             self._step_tokens.clear()
-        return EngineStats(
+        stats = EngineStats(
             running=len(scheduler.running),
             waiting=scheduler.num_waiting,
             waiting_deferred=len(scheduler.deferred),
+            paused=bool(self._pause.state),
             kv_usage_frac=pool.usage_frac,
             kv_blocks_free=pool.num_free,
             kv_blocks_total=pool.num_blocks,
@@ -405,10 +441,45 @@ class Engine:
             last_step_tokens=self._last_step_tokens,
             step_tokens=step_tokens,
         )
+        if self.more_stats is not None:
+            self.more_stats(stats)
+        return stats
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget cached prefixes; False while a running request holds blocks."""
+    def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """Forget cached prefixes; False while a running request holds blocks, unless `reset_running`
+        makes all of them wait and compute again."""
+        if reset_running:
+            self.scheduler.preempt_all()
         return self.cache.reset()
+
+    # ---- standing still -----------------------------------------------------------------------
+
+    def pause(self, mode: str = "abort", clear_cache: bool = True) -> None:
+        """Begin to stand still; `is_paused` says when it does. New requests queue meanwhile.
+
+        `clear_cache`: once nothing is computed, cached prefixes are forgotten (and what `keep` has
+        frozen is computed again after `resume`, to the same tokens). Raises InvalidRequest for a mode
+        that does not exist.
+        """
+        wanted = PauseMode.named(mode)
+        self._pause.state = Paused.ALL if wanted is PauseMode.KEEP else Paused.NEW
+        self._clears_cache = clear_cache
+        if wanted is PauseMode.ABORT:
+            self.abort_all()
+
+    def is_paused(self) -> bool:
+        """Paused, and nothing is computed any more."""
+        state = self._pause.state
+        if not state or self._in_flight or (state is Paused.NEW and self.scheduler.running):
+            return False
+        if self._clears_cache:
+            self._clears_cache = False
+            self.reset_prefix_cache(reset_running=True)
+        return True
+
+    def resume(self) -> None:
+        self._pause.state = Paused.NO
+        self._clears_cache = False
 
     def describe(self) -> dict[str, object]:
         """What actually runs, as plain values."""
@@ -426,13 +497,18 @@ class Engine:
 
     def call(self, method: str, args: Sequence[object] = ()) -> object:
         """A control call by name. Raises InvalidRequest for a method or arguments that do not exist."""
-        calls: dict[str, Callable[[], object]] = {
+        calls: dict[str, Callable[..., object]] = {
             "reset_prefix_cache": self.reset_prefix_cache,
+            "pause": self.pause,
+            "is_paused": self.is_paused,
+            "resume": self.resume,
             "stats": self.stats,
             "describe": self.describe,
         }
         if method not in calls:
             raise InvalidRequest(f"there is no engine call {method!r}", fix=f"call one of {', '.join(calls)}")
-        if args:
-            raise InvalidRequest(f"{method} takes no arguments, not {list(args)!r}")
-        return calls[method]()
+        try:
+            bound = inspect.signature(calls[method]).bind(*args)
+        except TypeError as error:
+            raise InvalidRequest(f"{method} does not take {list(args)!r}: {error}") from None
+        return calls[method](*bound.args)

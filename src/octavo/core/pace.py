@@ -135,7 +135,9 @@ class Pace:
         self.floor = floor
         self.time = StepTime()
         self.chance = Chance()
-        self._last: tuple[Load, float] | None = None  # the last step that had prompts and streams, and its time
+        self._last: tuple[Load, float] | None = (
+            None  # the last step that had prompts and streams, and its time
+        )
 
     def observe(self, load: Load, elapsed_s: float) -> None:
         elapsed_ms = 1e3 * elapsed_s

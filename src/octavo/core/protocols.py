@@ -18,6 +18,7 @@ class Verdict(IntEnum):
     GO = 0
     SKIP = 1  # not yet: others may start meanwhile
     STOP = 2  # nobody else starts in this step
+    FAIL = 3  # it can never start: the gate's `problem` says why
 
 
 @dataclass(slots=True)
@@ -47,6 +48,14 @@ class Gate(Protocol):
     """May this waiting request start? Examples: grammar compiled, remote KV arrived, adapter loaded."""
 
     def check(self, request: Request) -> Verdict: ...
+
+
+class RefusingGate(Gate, Protocol):
+    """A gate that may also answer FAIL."""
+
+    def problem(self, request: Request) -> str:
+        """Why the request can never start; asked after FAIL."""
+        ...
 
 
 class Limit(Protocol):

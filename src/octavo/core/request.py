@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from octavo.core.repetition import repetition_of
 from octavo.wire.messages import EngineRequest, RequestRecord, TokenLogprobs
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Request:
         "computed",
         "drawn",
         "end",
+        "ending_ids",
         "epoch",
         "extras",
         "high_water",
@@ -63,6 +65,7 @@ class Request:
         "prompt_scores",
         "publish_at",
         "record",
+        "repetition",
         "room",
         "slot",
         "state",
@@ -78,6 +81,7 @@ class Request:
         self.tokens = [*wire.prompt, *wire.forced]
         self.num_prompt = len(wire.prompt)
         self.end = end
+        self.ending_ids = frozenset((*wire.eos_ids, *wire.params.stop_token_ids))  # may end it (core.stop)
         self.state = State.WAITING
         self.slot = -1
         self.epoch = 0
@@ -86,6 +90,8 @@ class Request:
         self.high_water = 0  # most tokens ever computed: below it, work is repeated
         self.num_passed = 0  # requests admitted over its head while it did not fit
         self.is_new = True  # nothing was sent for it yet
+        # Sees every output token once, forced ones too: preemption draws none of them again.
+        self.repetition = repetition_of(wire.params, end - self.num_prompt)
         # Prompt scores need every position computed. After a restart they were sent already.
         self.wants_scores = wire.params.prompt_logprobs is not None and not wire.forced
         self.may_reuse = not (self.wants_scores or wire.skip_reading_prefix_cache)

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import cast
 
 from octavo.config.plan import SchedulerPlan
 from octavo.core.kv.cache import Match
 from octavo.core.kv.pool import NULL
-from octavo.core.protocols import Gate, Limit, Load, Pool, PrefixSource, StepView, Verdict
+from octavo.core.protocols import Gate, Limit, Load, Pool, PrefixSource, RefusingGate, StepView, Verdict
 from octavo.core.queue import WaitingLine
 from octavo.core.request import Request, State
 from octavo.errors import ConfigError
@@ -133,6 +134,7 @@ class Scheduler:
         self.running: list[Request] = []
         self._free_slots = list(range(plan.max_num_seqs - 1, -1, -1))
         self._removed: list[int] = []  # slots to report with the next plan
+        self.failed: list[tuple[Request, str]] = []  # refused by a gate for good, and why; the engine takes them
         self.counters = Counters()
 
     # ---- in and out ---------------------------------------------------------------------------
@@ -239,6 +241,9 @@ class Scheduler:
                 if count <= 0:
                     continue
             reach = request.computed + count
+            if reach == known and count == 1 and request.high_water < reach <= request.room and not request.promised:
+                self._decode(request, reach, draft)
+                continue
             if reach > request.room and not self._make_room(request, reach, draft):
                 has_room = False
                 continue
@@ -299,6 +304,23 @@ class Scheduler:
                 return False
             self._preempt(victim)
 
+    def _decode(self, request: Request, reach: int, draft: _Draft) -> None:
+        """`_schedule` for the usual row: the one next token of a stream, for which everything is there."""
+        request.high_water = request.computed = reach
+        request.drawn += 1
+        draft.budget -= 1
+        if draft.num_to_come:
+            draft.num_to_come -= 1
+        else:
+            draft.load.singles += 1
+            draft.load.seen += reach
+        draft.slots.append(request.slot)
+        draft.counts.append(1)
+        draft.samples.append(True)
+        draft.rows.append((request, request.epoch, True))
+        if reach >= request.publish_at <= len(request.tokens):
+            self._pool.publish(request)
+
     def _schedule(self, request: Request, count: int, draft: _Draft) -> None:
         reach = request.computed + count
         known = len(request.tokens)
@@ -353,6 +375,9 @@ class Scheduler:
             if verdict is Verdict.SKIP:
                 self.deferred.append(request)
                 continue
+            if verdict is Verdict.FAIL:
+                self._fail(request)
+                continue
             held.append(request)
             if verdict is Verdict.STOP:
                 break
@@ -402,6 +427,12 @@ class Scheduler:
                 self.deferred.append(request)
             else:
                 self.waiting.push(request)
+
+    def _fail(self, request: Request) -> None:
+        """It has left the line already, and holds nothing."""
+        gate = next(g for g in self._gates if g.check(request) is Verdict.FAIL)
+        request.state = State.FINISHED
+        self.failed.append((request, cast(RefusingGate, gate).problem(request)))
 
     def _verdict(self, request: Request) -> Verdict:
         for gate in self._gates:

@@ -6,7 +6,7 @@ Arrays are numpy, owned by the caller unless said otherwise. T = tokens of the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,14 @@ I64 = npt.NDArray[np.int64]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 F32 = npt.NDArray[np.float32]
+
+
+def _no_ids() -> I32:
+    return np.zeros(0, np.int32)
+
+
+def _no_values() -> F32:
+    return np.zeros(0, np.float32)
 
 
 @dataclass(slots=True)
@@ -46,6 +54,9 @@ class SamplingBatch:
     masks: U32  # [mask rows, ceil(vocab / 32)] bit set: token allowed
     num_logprobs: I32  # [S]; -1 = none, 0 = the sampled token, k = also the k best
     processed_logprobs: bool = False  # logprobs of the processed distribution instead of the raw one
+    reports_logits: bool = False  # logits wherever logprobs are given, of scored tokens too
+    chosen_start: I32 = field(default_factory=_no_ids)  # [S + 1] slices of chosen_ids, if there are any
+    chosen_ids: I32 = field(default_factory=_no_ids)  # tokens that rows want logprobs of, drawn or not
 
     @classmethod
     def greedy(cls, rows: int, vocab_size: int = 0) -> SamplingBatch:
@@ -98,6 +109,7 @@ class StepOutput:
     score_ranks: I32  # [P]
     score_top_ids: I32  # [P, score_top]
     score_top_logprobs: F32  # [P, score_top]
+    chosen_logprobs: F32 = field(default_factory=_no_values)  # of SamplingBatch.chosen_ids
 
 
 @dataclass(frozen=True, slots=True)

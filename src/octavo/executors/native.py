@@ -22,10 +22,9 @@ from octavo.program.program import Buffer, Program, WeightRef
 from octavo.weights.source import ModelSource, RawTensor
 
 # Arrays of SamplingBatch whose size varies from step to step: handed over by reference.
-_VARIABLE = ("counts", "seen", "bias_ids", "bias_values", "masks")
-_PER_ROW = tuple(
-    f.name for f in fields(SamplingBatch) if f.name not in (*_VARIABLE, "bias_start", "processed_logprobs")
-)
+_VARIABLE = ("counts", "seen", "bias_ids", "bias_values", "masks", "chosen_ids")
+_OTHER = ("bias_start", "chosen_start", "processed_logprobs", "reports_logits")
+_PER_ROW = tuple(f.name for f in fields(SamplingBatch) if f.name not in (*_VARIABLE, *_OTHER))
 ARENA_SLACK_BYTES = 4096
 
 
@@ -148,6 +147,8 @@ class NativeExecutor:
         wanted = max(int(batch.sampling.num_logprobs.max(initial=0)), 0)
         tops = self._tops(samples, wanted, "")
         score_tops = self._tops(scored, batch.score_top, "score_")
+        chosen = np.zeros(len(batch.sampling.chosen_ids), np.float32)
+        self.core.set_array("chosen_logprobs", chosen if len(chosen) else None)
         self.core.run(tokens, rows, samples, scored)
         io = self._io
         return StepOutput(
@@ -160,6 +161,7 @@ class NativeExecutor:
             score_ranks=io["score_ranks"][:scored].copy(),
             score_top_ids=score_tops[0],
             score_top_logprobs=score_tops[1],
+            chosen_logprobs=chosen,
         )
 
     def logits(self, batch: StepBatch) -> F32:
@@ -194,10 +196,13 @@ class NativeExecutor:
         for name in _PER_ROW:
             io[name][:samples] = getattr(s, name)
         io["bias_start"][: samples + 1] = s.bias_start
+        if len(s.chosen_ids):
+            io["chosen_start"][: samples + 1] = s.chosen_start
         for name in _VARIABLE:
             array = getattr(s, name)
             self.core.set_array(name, array if array.size else None)
         self.core.processed_logprobs = s.processed_logprobs
+        self.core.reports_logits = s.reports_logits
         return tokens, rows, samples, scored
 
     # ---- the rest -------------------------------------------------------------------------------

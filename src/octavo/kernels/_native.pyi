@@ -117,6 +117,10 @@ class Program:
     def processed_logprobs(self) -> bool: ...
     @processed_logprobs.setter
     def processed_logprobs(self, arg: bool, /) -> None: ...
+    @property
+    def reports_logits(self) -> bool: ...
+    @reports_logits.setter
+    def reports_logits(self, arg: bool, /) -> None: ...
     def set_kv(self, array: NDArray[numpy.uint8], block_bytes: int) -> None: ...
     def allocate_kv(self, block_bytes: int, num_blocks: int) -> None: ...
     def kv(self) -> NDArray[numpy.uint8]:
@@ -239,11 +243,15 @@ class Program:
 
 def sample(logits: NDArray[numpy.float32], batch: object, isa: str = "") -> tuple[Any, ...]:
     """
-    Draws from logits [S, vocab] as SamplingBatch says: token ids, logprobs, ranks, top ids, top logprobs.
+    Draws from logits [S, vocab] as SamplingBatch says: token ids, logprobs, ranks, top ids, top logprobs, logprobs of chosen ids.
     """
 
 def score(
-    logits: NDArray[numpy.float32], targets: NDArray[numpy.int32], top: int = 0, isa: str = ""
+    logits: NDArray[numpy.float32],
+    targets: NDArray[numpy.int32],
+    top: int = 0,
+    isa: str = "",
+    reports_logits: bool = False,
 ) -> tuple[Any, ...]:
     """Logprobs and ranks of known tokens, and the `top` best beside each."""
 

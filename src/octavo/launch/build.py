@@ -17,19 +17,10 @@ from octavo.weights.source import ModelSource
 if TYPE_CHECKING:
     from octavo.core.engine import Engine
     from octavo.executors.base import Executor, ExecutorOptions
+    from octavo.grammar.base import Vocabulary
+    from octavo.grammar.store import GrammarStore
+    from octavo.wire.messages import EngineStats
     from octavo.worker.worker import Worker
-
-# Seconds that a phase of the start may take before it counts as hung.
-PHASES: dict[str, float] = {
-    "start python": 30,
-    "read headers": 60,
-    "receive the plan": 60,
-    "build the program": 60,
-    "bind weights": 900,
-    "allocate the KV cache": 120,
-    "try one step": 60,
-    "start the engine": 60,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +29,12 @@ class Built:
     executor: Executor
     table: list[list[str]]  # the plan's rows, then what the executor says of itself
     worker: Worker
+    grammars: GrammarStore
 
     def close(self) -> None:
         """Ends the worker's thread, then gives the executor's memory back."""
+        self.engine.close()
+        self.grammars.close()
         self.worker.close()
         self.executor.close()
 
@@ -58,15 +52,24 @@ def build_program(source: ModelSource, plan: EnginePlan) -> Program:
     return optimise(program, plan.executor.optimization_level)
 
 
-def build_engine(source: ModelSource, plan: EnginePlan, phase: Callable[[str], None]) -> Built:
+def build_engine(
+    source: ModelSource,
+    plan: EnginePlan,
+    phase: Callable[[str], None],
+    vocabulary: Callable[[], Vocabulary] | None = None,
+) -> Built:
     """Binds weights, allocates KV, and returns an engine that can take requests.
 
-    `phase(name)` is called as each phase begins. Raises WeightError, CapacityError, KernelFault.
+    `phase(name)` is called as each phase begins; `vocabulary` where the caller has read the tokenizer already.
+    Raises WeightError, CapacityError, KernelFault.
     """
     from octavo.core.engine import Engine
+    from octavo.core.grammar import GrammarGate
+    from octavo.core.kv_events import open_kv_events
     from octavo.executors.registry import create
+    from octavo.grammar.store import GrammarStore
     from octavo.models.registry import weights_of
-    from octavo.weights.load import check_tensors
+    from octavo.weights.load import check_tensors, leave_pages
     from octavo.worker.warm_up import warm_up
     from octavo.worker.worker import Worker
 
@@ -76,14 +79,38 @@ def build_engine(source: ModelSource, plan: EnginePlan, phase: Callable[[str], N
     phase("bind weights")
     executor = create(plan.executor.name)
     executor.bind(program, source, executor_options(plan))
+    leave_pages(source)
     phase("allocate the KV cache")
     executor.allocate_kv(plan.cache.num_blocks)
     phase("try one step")
     warm_up(executor, len(program.kv.groups))
     phase("start the engine")
-    worker = Worker(executor, plan, program.kv)
-    engine = Engine(plan, program.kv, worker)
-    return Built(engine, executor, plan.table + executor.describe(), worker)
+    kv_events = open_kv_events(plan.cache.events, program.kv)
+    grammars = GrammarStore(vocabulary or (lambda: model_vocabulary(source, plan)))
+    worker = Worker(executor, plan, program.kv, grammars)
+    grammars.wake = worker.wake
+    engine = Engine(plan, program.kv, worker, gates=(GrammarGate(grammars),), kv_events=kv_events)
+    engine.more_stats = lambda stats: add_stats(stats, grammars, worker)
+    return Built(engine, executor, plan.table + executor.describe(), worker, grammars)
+
+
+def model_vocabulary(source: ModelSource, plan: EnginePlan) -> Vocabulary:
+    """Bytes of the model's tokens, for grammars: read when the first one comes."""
+    from octavo.grammar.vocabulary import of_tokenizer
+    from octavo.launch.text import codec_at
+
+    return of_tokenizer(codec_at(source, plan.tokenizer), plan.vocab_size)
+
+
+def add_stats(stats: EngineStats, grammars: GrammarStore, worker: Worker) -> None:
+    """What grammars cost and how many there are."""
+    counts, slots = grammars.counts, worker.runner.grammars
+    stats.grammars_compiled = counts.compiled
+    stats.grammars_failed = counts.failed
+    stats.grammars_kept = counts.kept
+    stats.grammar_compile_us = int(counts.seconds * 1e6)
+    stats.grammar_masks = slots.num_masks
+    stats.grammar_mask_us = int(slots.seconds * 1e6)
 
 
 def executor_options(plan: EnginePlan) -> ExecutorOptions:

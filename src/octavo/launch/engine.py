@@ -6,6 +6,7 @@ for the plan, builds the engine and runs it. Ends when the order pipe ends, or w
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -13,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
@@ -31,6 +33,8 @@ def main(argv: list[str]) -> int:
     from octavo.launch.orders import Report, write_line
 
     logs.set_up()
+    with one_blas_thread():
+        import numpy  # noqa: F401
     try:
         code = run(orders_fd, reports_fd, argv[3])
     except UserError as error:
@@ -51,6 +55,20 @@ def main(argv: list[str]) -> int:
         traceback.print_exc()
     write_line(reports_fd, report)
     return 1
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """While numpy is imported: its BLAS, which nothing here uses, would make a thread and a buffer for each core."""
+    name = "OPENBLAS_NUM_THREADS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]  # torch, if it comes, has a BLAS of its own
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -90,7 +108,7 @@ def run(orders_fd: int, reports_fd: int, model_path: str) -> int:
     order = msgspec.json.decode(line, type=Order)
     plan = order.plan
     built = build_engine(source, plan, phase)
-    endpoint = EngineEndpoint(order.address_in, order.address_out)
+    endpoints = [EngineEndpoint(line.to_engine, line.from_engine) for line in order.lines]
     ready = Ready(
         max_model_len=plan.scheduler.max_model_len,
         num_blocks=plan.cache.num_blocks,
@@ -100,8 +118,10 @@ def run(orders_fd: int, reports_fd: int, model_path: str) -> int:
     gc.collect()
     gc.freeze()  # what lives now lives for ever: later collections need not walk it
     write_line(reports_fd, Report(ready=ready))
-    code = run_engine(built.engine, endpoint, ready, orders_fd, heartbeat=Heartbeat.open(order.heartbeat))
-    endpoint.close()
+    code = run_engine(built.engine, endpoints, ready, orders_fd, heartbeat=Heartbeat.open(order.heartbeat))
+    for endpoint in endpoints:
+        endpoint.close()
+    built.engine.close()
     return code
 
 
@@ -109,8 +129,15 @@ def preload() -> None:
     """Imports what the engine will need, while the parent still makes the plan."""
     import octavo.core.loop
     import octavo.launch.build
+    import octavo.models.registry
     import octavo.wire.sockets
+    import octavo.worker.step
     import octavo.worker.worker  # noqa: F401
+    from octavo.errors import ConfigError
+    from octavo.executors.registry import create
+
+    with contextlib.suppress(ConfigError):  # not built: the plan, which knows, will name another
+        create("native")
 
 
 def _exit_with_pipe(fd: int) -> NoReturn:

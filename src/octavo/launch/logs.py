@@ -7,6 +7,7 @@ import sys
 
 from octavo import env
 from octavo.errors import ConfigError
+from octavo.util.lines import one_line
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -17,12 +18,15 @@ LEVELS = {
 
 
 class _Line(logging.Formatter):
-    """`17:04:31 warning core.engine: text`; a traceback follows only at level debug."""
+    """`17:04:31 warning core.engine: text`, always one line; a traceback follows only at level debug."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.exc_info and not env.is_debug():
             record = logging.makeLogRecord({**record.__dict__, "exc_info": None, "exc_text": None})
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
+        return one_line(super().formatMessage(record))
 
 
 def set_up() -> None:

@@ -14,6 +14,7 @@ from octavo.config.facts import MachineFacts, ModelFacts
 from octavo.config.resolve import Resolved, resolve
 from octavo.launch.facts import machine_facts, model_facts, open_checked
 from octavo.launch.find import find_model
+from octavo.launch.text import check_text
 from octavo.weights.source import ModelSource
 
 
@@ -28,11 +29,13 @@ class Planned:
 def make_plan(asked: Asked) -> Planned:
     """Raises ConfigError, WeightError or CapacityError, each with the nearest thing that works."""
     path, name = find_model(asked.model)
-    return plan_at(path, name, asked)
+    planned = plan_at(path, name, asked)
+    check_text(planned.source, asked, planned.model.vocab_size)
+    return planned
 
 
 def plan_at(path: str, name: str, asked: Asked) -> Planned:
-    """The same for a model that was found already."""
+    """The same for a model that was found already, whose text side the caller reads by itself."""
     source = open_checked(path, asked.model.load_format)
     model = model_facts(source, name, asked)
     machine = machine_facts()

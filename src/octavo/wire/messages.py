@@ -20,6 +20,7 @@ class FinishReason(IntEnum):
     LENGTH = 1
     ABORT = 2
     ERROR = 3
+    REPETITION = 4  # the answer repeats itself, see SamplingParams.repetition_detection
 
     @property
     def text(self) -> str:
@@ -82,7 +83,7 @@ class TokenDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # once, with the first tokens
     finish: FinishReason | None = None
-    stop_reason: int | str | None = None  # the stop token id, if one fired
+    stop_reason: int | str | None = None  # the stop token id, if one fired; or a word
     error: str | None = None  # with finish == ERROR
     num_cached: int | None = None  # with the first delta
     record: RequestRecord | None = None  # with the last delta
@@ -94,6 +95,7 @@ class EngineStats(msgspec.Struct, kw_only=True, omit_defaults=True):
     running: int = 0
     waiting: int = 0
     waiting_deferred: int = 0
+    paused: bool = False
     kv_usage_frac: float = 0.0
     kv_blocks_free: int = 0
     kv_blocks_total: int = 0
@@ -104,6 +106,12 @@ class EngineStats(msgspec.Struct, kw_only=True, omit_defaults=True):
     steps: int = 0
     last_step_tokens: int = 0
     step_tokens: list[int] = []  # tokens of each step since the last stats message
+    grammars_kept: int = 0
+    grammars_compiled: int = 0
+    grammars_failed: int = 0
+    grammar_compile_us: int = 0
+    grammar_masks: int = 0
+    grammar_mask_us: int = 0
 
 
 # ---- API -> engine ------------------------------------------------------------------------------
@@ -204,5 +212,6 @@ class StepResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     token_ids: list[list[int]] = []  # [] where the row did not sample
     logprobs: list[list[TokenLogprobs] | None] = []  # same alignment, or [] when nobody asked
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # slot -> positions scored in this step
+    problems: dict[int, str] = {}  # slot -> why nothing could be drawn, where more is known than that
     fault: str | None = None  # the step failed: the engine ends with this cause
     elapsed_s: float = 0.0

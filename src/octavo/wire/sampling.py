@@ -8,11 +8,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
 from octavo.errors import InvalidRequest
+
+StructuredKind = Literal[
+    "json_schema", "json_object", "regex", "choice", "lark", "gbnf", "ebnf", "structural_tag"
+]
+
+
+class StructuredSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The language an answer has to be in. What the text means depends on the kind.
+
+    `text`: a schema as JSON text, a pattern, a JSON array of choices, a grammar, a structural tag as JSON.
+    `backend`: a name of octavo.grammar, or "auto". The other fields are for the JSON kinds.
+    """
+
+    kind: StructuredKind
+    text: str
+    backend: str = "auto"
+    any_whitespace: bool = False  # free white space between JSON tokens; off = compact, so that it always ends
+    whitespace_pattern: str | None = None  # a pattern instead of the two
+    additional_properties: bool = True  # False = objects hold named properties only where the schema is silent
+
+
+class RepetitionDetectionParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Ends an answer whose last tokens are one pattern, `min_count` times in a row.
+
+    The pattern has `min_pattern_size` (0 is taken as 1) to `max_pattern_size` tokens; 0 = off.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+
+class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What an answer has to follow, in the words of a caller: exactly one of the first six.
+
+    `LLM` makes a StructuredSpec of it; over HTTP the field `structured_outputs` has the same names.
+    """
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None  # Lark, GBNF or EBNF
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool | None = None  # None = as the engine was told: compact
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+    backend: str | None = None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -44,11 +92,15 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None  # logprobs of these tokens instead of the best ones
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     stream_interval: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None  # of a caller; never sent to an engine
+    structured: StructuredSpec | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -60,6 +112,7 @@ MAX_N = 16_384
 REPETITION_RANGE = (1e-3, 1e3)  # beyond it float32 logits leave their range
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_TOKENS = 1_024
+MAX_LOGPROB_TOKEN_IDS = 128
 _INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -72,7 +125,9 @@ def verify(params: SamplingParams, *, vocab_size: int, max_logprobs: int) -> Non
     _verify_choices(params)
     _verify_penalties(params)
     _verify_lengths(params)
+    _verify_repetition(params.repetition_detection)
     _verify_logprobs(params, max_logprobs)
+    _verify_chosen(params)
     _verify_ids(params, vocab_size)
 
 
@@ -131,6 +186,18 @@ def _verify_lengths(p: SamplingParams) -> None:
         raise InvalidRequest("stop strings need text, and detokenize is off", param="stop")
 
 
+def _verify_repetition(asked: RepetitionDetectionParams | None) -> None:
+    if asked is None:
+        return
+    field, most, least = "repetition_detection", asked.max_pattern_size, asked.min_pattern_size
+    if most < 0:
+        _refuse(f"{field}.max_pattern_size", most, "0 (off) and more")
+    if not 0 <= least <= most:
+        _refuse(f"{field}.min_pattern_size", least, f"0 to max_pattern_size, which is {most}")
+    if most and asked.min_count < 2:
+        _refuse(f"{field}.min_count", asked.min_count, "2 and more")
+
+
 def _verify_logprobs(p: SamplingParams, max_logprobs: int) -> None:
     for field in ("logprobs", "prompt_logprobs"):
         value = getattr(p, field)
@@ -144,6 +211,21 @@ def _verify_logprobs(p: SamplingParams, max_logprobs: int) -> None:
                 param=field,
                 fix="ask for fewer or raise --max-logprobs",
             )
+
+
+def _verify_chosen(p: SamplingParams) -> None:
+    chosen = p.logprob_token_ids
+    if chosen is None:
+        return
+    if len(chosen) > MAX_LOGPROB_TOKEN_IDS:
+        _refuse("logprob_token_ids", f"a list of {len(chosen)}", f"at most {MAX_LOGPROB_TOKEN_IDS} ids")
+    if chosen and p.logprobs not in (None, len(chosen)):
+        raise InvalidRequest(
+            f"logprobs is {p.logprobs} and logprob_token_ids has {len(chosen)} ids: the logprobs given are those "
+            "of the ids",
+            param="logprob_token_ids",
+            fix=f"leave logprobs out, or ask for {len(chosen)}",
+        )
 
 
 def _verify_ids(p: SamplingParams, vocab_size: int) -> None:
@@ -161,6 +243,7 @@ def _verify_ids(p: SamplingParams, vocab_size: int) -> None:
         ("logit_bias", p.logit_bias or ()),
         ("allowed_token_ids", p.allowed_token_ids or ()),
         ("stop_token_ids", p.stop_token_ids),
+        ("logprob_token_ids", p.logprob_token_ids or ()),
         ("bad_words", (i for ids in p.bad_words_ids for i in ids)),
     ]
     for field, ids in fields:

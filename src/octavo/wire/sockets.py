@@ -15,13 +15,11 @@ The file descriptor of a ZMQ socket is edge-triggered: it tells that something c
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from collections.abc import AsyncIterator, Callable, Generator
-from typing import NamedTuple
 
 import zmq
 
+from octavo.wire.addresses import Addresses
 from octavo.wire.codec import MalformedMessageError, decode_from_engine, decode_to_engine, encode
 from octavo.wire.messages import FromEngine, ToEngine
 
@@ -33,34 +31,29 @@ _MAX_AT_ONCE = 4096
 _YIELD_EVERY = 16
 
 
-class Addresses(NamedTuple):
-    to_engine: str
-    from_engine: str
-
-
-def private_dir() -> str:
-    """A new directory that only this user can enter; whoever made it removes it."""
-    return tempfile.mkdtemp(prefix="octavo-")  # mode 0700
-
-
-def new_addresses(directory: str, name: str) -> Addresses:
-    """Addresses of one engine's life; `name` differs between engines and between restarts."""
-    return Addresses(*(f"ipc://{os.path.join(directory, name)}.{way}" for way in ("in", "out")))
-
-
 class EngineEndpoint:
     """The engine's side. Not for several threads."""
 
     def __init__(self, address_in: str, address_out: str) -> None:
         self._context = zmq.Context()
         self._in = self._context.socket(zmq.PULL)
-        self._out = self._context.socket(zmq.PUSH)
-        for socket in (self._in, self._out):
-            socket.set_hwm(0)
-        self._out.setsockopt(zmq.LINGER, _LINGER_MS)
-        self._out.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self._in.set_hwm(0)
         self._in.bind(address_in)
-        self._out.connect(address_out)
+        self._address_out = address_out
+        self._out = self._connected()
+
+    def _connected(self) -> zmq.Socket[bytes]:
+        out = self._context.socket(zmq.PUSH)
+        out.set_hwm(0)
+        out.setsockopt(zmq.LINGER, _LINGER_MS)
+        out.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        out.connect(self._address_out)
+        return out
+
+    def forget(self) -> None:
+        """The API process at the other end is gone: what was to be sent to it is dropped, the next one starts clean."""
+        self._out.close(0)
+        self._out = self._connected()
 
     @property
     def fd(self) -> int:

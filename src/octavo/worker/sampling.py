@@ -17,6 +17,7 @@ from octavo.worker.slots import Slots
 
 I32 = npt.NDArray[np.int32]
 _NEG_INF = float("-inf")
+_NO_IDS: I32 = np.zeros(0, np.int32)
 
 
 class RowPool:
@@ -50,10 +51,11 @@ def set_bits(row: npt.NDArray[np.uint32], ids: npt.ArrayLike) -> None:
 class SamplingSlots:
     """Sampling state of every slot. `[max_slots]` arrays for scalars; pools for the rare, wide ones."""
 
-    def __init__(self, max_slots: int, vocab_size: int, *, processed_logprobs: bool = False) -> None:
+    def __init__(self, max_slots: int, vocab_size: int, *, logprobs_mode: str = "raw_logprobs") -> None:
         words = -(-vocab_size // 32)
         self.vocab_size = vocab_size
-        self.processed_logprobs = processed_logprobs
+        self.processed_logprobs = logprobs_mode.startswith("processed")
+        self.reports_logits = logprobs_mode.endswith("logits")
         self.temperature = np.zeros(max_slots, np.float32)
         self.top_k = np.zeros(max_slots, np.int32)
         self.top_p = np.ones(max_slots, np.float32)
@@ -71,6 +73,8 @@ class SamplingSlots:
         self._bias: dict[int, dict[int, float]] = {}  # slot -> logit_bias
         self._stops: dict[int, tuple[int, list[int]]] = {}  # slot -> (min_tokens, ids masked until then)
         self._bad_words: dict[int, list[list[int]]] = {}
+        self.complete: set[int] = set()  # slots whose grammar allows nothing but the end
+        self._chosen: dict[int, I32] = {}  # slot -> logprob_token_ids
 
     def add(self, add: SlotAdd) -> None:
         slot, p = add.slot, add.params
@@ -83,10 +87,16 @@ class SamplingSlots:
         self.repetition[slot] = p.repetition_penalty
         self.presence[slot] = p.presence_penalty
         self.frequency[slot] = p.frequency_penalty
-        wanted = -1 if p.logprobs is None else p.logprobs
-        self.num_logprobs[slot] = self.vocab_size if p.logprobs == -1 else wanted
+        self._add_logprobs(slot, p)
         self._add_penalties(slot, add, p)
         self._add_restrictions(slot, add, p)
+
+    def _add_logprobs(self, slot: int, p: SamplingParams) -> None:
+        wanted = -1 if p.logprobs is None else self.vocab_size if p.logprobs == -1 else p.logprobs
+        if p.logprob_token_ids:
+            self._chosen[slot] = np.asarray(p.logprob_token_ids, np.int32)
+            wanted = 0
+        self.num_logprobs[slot] = wanted
 
     def _add_penalties(self, slot: int, add: SlotAdd, p: SamplingParams) -> None:
         if p.repetition_penalty == 1.0 and p.presence_penalty == 0.0 and p.frequency_penalty == 0.0:
@@ -120,15 +130,24 @@ class SamplingSlots:
         self._bias.pop(slot, None)
         self._stops.pop(slot, None)
         self._bad_words.pop(slot, None)
+        self._chosen.pop(slot, None)
 
     def drawn(self, slot: int, token: int) -> None:
         """A token was drawn for the slot: penalties see it from the next draw on."""
         if (row := self.penalty_row[slot]) >= 0:
             self.counts.array[row, token] += 1
 
+    def drawn_all(self, slots: I32, tokens: I32) -> None:
+        """The same for many: `[S]` slots, each once, and their tokens."""
+        rows = self.penalty_row[slots]
+        counted = rows >= 0
+        if counted.any():
+            self.counts.array[rows[counted], tokens[counted]] += 1
+
     def gather(self, slots: I32, positions: npt.NDArray[np.int64], state: Slots) -> SamplingBatch:
         """The sampler's arrays for `slots` `[S]`, drawing the tokens at `positions` `[S]`."""
         start, ids, values = self._biases(slots, state)
+        chosen_start, chosen_ids = self._chosen_of(slots)
         return SamplingBatch(
             temperature=self.temperature[slots],
             top_k=self.top_k[slots],
@@ -149,7 +168,19 @@ class SamplingSlots:
             masks=self.masks.array,
             num_logprobs=self.num_logprobs[slots],
             processed_logprobs=self.processed_logprobs,
+            reports_logits=self.reports_logits,
+            chosen_start=chosen_start,
+            chosen_ids=chosen_ids,
         )
+
+    def _chosen_of(self, slots: I32) -> tuple[I32, I32]:
+        """Slices per row, and the ids that rows want logprobs of."""
+        if not self._chosen:
+            return _NO_IDS, _NO_IDS
+        each = [self._chosen.get(slot, _NO_IDS) for slot in slots.tolist()]
+        start = np.zeros(len(slots) + 1, np.int32)
+        np.cumsum([len(ids) for ids in each], out=start[1:])
+        return start, np.concatenate([_NO_IDS, *each])
 
     def _biases(self, slots: I32, state: Slots) -> tuple[I32, I32, npt.NDArray[np.float32]]:
         """Additive biases as slices per row: logit_bias, then bans (-inf)."""
@@ -170,7 +201,7 @@ class SamplingSlots:
 
     def _banned(self, slot: int, state: Slots) -> list[int]:
         banned: list[int] = []
-        if slot in self._stops:
+        if slot in self._stops and slot not in self.complete:
             min_tokens, stop_ids = self._stops[slot]
             if state.known[slot] - state.num_prompt[slot] < min_tokens:
                 banned += stop_ids

@@ -59,6 +59,12 @@ class Slots:
         self.tokens[slot, self.known[slot]] = token
         self.known[slot] += 1
 
+    def append_all(self, slots: I32, tokens: I32) -> None:
+        """The same for many: `[S]` slots, each once, and their tokens."""
+        known = self.known[slots]
+        self.tokens[slots, known] = tokens
+        self.known[slots] = known + 1
+
     def history(self, slot: int) -> I32:
         """`[known]`: prompt and output."""
         return self.tokens[slot, : self.known[slot]]

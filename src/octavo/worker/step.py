@@ -13,9 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from octavo.executors.base import Executor, StepBatch, StepOutput
+from octavo.executors.base import F32, Executor, SamplingBatch, StepBatch, StepOutput
+from octavo.grammar.store import GrammarStore
 from octavo.wire.messages import SlotAdd, StepPlan, StepResult, TokenLogprobs
 from octavo.wire.sampling import SamplingParams
+from octavo.worker.grammar import GrammarSlots
 from octavo.worker.sampling import SamplingSlots
 from octavo.worker.slots import Slots
 
@@ -27,10 +29,17 @@ I32 = npt.NDArray[np.int32]
 class StepRunner:
     """`execute` is called with every plan, in order, by one thread."""
 
-    def __init__(self, executor: Executor, slots: Slots, sampling: SamplingSlots) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        slots: Slots,
+        sampling: SamplingSlots,
+        store: GrammarStore | None = None,
+    ) -> None:
         self.executor = executor
         self.slots = slots
         self.sampling = sampling
+        self.grammars = GrammarSlots(store, sampling)
         self._broken: set[int] = set()  # slots whose parameters cannot act: they draw -1
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -45,7 +54,7 @@ class StepRunner:
         output = self.executor.run(batch)
         self.slots.computed[rows] += counts
         result = StepResult(step=plan.step, token_ids=[[] for _ in plan.slots])
-        self._scatter(rows, samples, output, result)
+        self._scatter(rows, samples, batch.sampling, output, result)
         self._score(scored, output, result)
         result.elapsed_s = time.perf_counter() - started
         return result
@@ -54,6 +63,7 @@ class StepRunner:
         for slot in plan.removed:
             self.slots.remove(slot)
             self.sampling.remove(slot)
+            self.grammars.remove(slot)
             self._broken.discard(slot)
         for add in plan.added:
             self.slots.add(add)
@@ -65,6 +75,7 @@ class StepRunner:
         """Parameters that the API should have refused end their own request, never the engine (law 4)."""
         try:
             self.sampling.add(add)
+            self.grammars.add(add)
         except (ValueError, OverflowError, TypeError, IndexError):
             log.exception("request %s has sampling parameters that cannot act", add.request_id)
             self.sampling.remove(add.slot)
@@ -86,6 +97,7 @@ class StepRunner:
         score_tokens = np.concatenate([x.tokens for x in scored]) if scored else np.zeros(0, np.int32)
         score_targets = np.concatenate([x.targets for x in scored]) if scored else np.zeros(0, np.int32)
         drawing = rows[samples]
+        self.grammars.fill(drawing, s)
         batch = StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -123,32 +135,40 @@ class StepRunner:
         return scored
 
     def _scatter(
-        self, rows: I32, samples: npt.NDArray[np.int64], out: StepOutput, result: StepResult
+        self,
+        rows: I32,
+        samples: npt.NDArray[np.int64],
+        asked: SamplingBatch,
+        out: StepOutput,
+        result: StepResult,
     ) -> None:
         drawing = rows[samples]
         wanted = self.sampling.num_logprobs[drawing]
         any_logprobs = bool((wanted >= 0).any())
+        if not any_logprobs and not self._broken and not self.grammars.problems and out.token_ids.min(initial=0) >= 0:
+            self.slots.append_all(drawing, out.token_ids)
+            self.sampling.drawn_all(drawing, out.token_ids)
+            for row, token in zip(samples.tolist(), out.token_ids.tolist(), strict=True):
+                result.token_ids[row].append(token)
+            return
         if any_logprobs:
             result.logprobs = [None] * len(rows)
         for i, (row, slot, token) in enumerate(
             zip(samples.tolist(), drawing.tolist(), out.token_ids.tolist(), strict=True)
         ):
-            if token < 0 or slot in self._broken:
+            problem = self.grammars.problems.get(slot)
+            if token < 0 or slot in self._broken or problem is not None:
                 result.token_ids[row] = [-1]  # nothing can be drawn: the engine fails this request
+                if problem is not None:
+                    result.problems[slot] = problem
                 continue
             self.slots.append(slot, token)
             self.sampling.drawn(slot, token)
             result.token_ids[row] = [token]
             if any_logprobs and wanted[i] >= 0:
-                k = int(wanted[i])
+                ids, values = _beside(i, int(wanted[i]), asked, out)
                 result.logprobs[row] = [
-                    TokenLogprobs(
-                        token,
-                        float(out.logprobs[i]),
-                        int(out.ranks[i]),
-                        out.top_ids[i, :k].tolist(),
-                        out.top_logprobs[i, :k].tolist(),
-                    )
+                    TokenLogprobs(token, float(out.logprobs[i]), int(out.ranks[i]), ids, values)
                 ]
 
     def _score(self, scored: list[_Scored], out: StepOutput, result: StepResult) -> None:
@@ -160,12 +180,28 @@ class StepRunner:
                     int(target),
                     float(out.score_logprobs[p]),
                     int(out.score_ranks[p]),
-                    out.score_top_ids[p, : item.top].tolist(),
-                    out.score_top_logprobs[p, : item.top].tolist(),
+                    *_listed(out.score_top_ids[p, : item.top], out.score_top_logprobs[p, : item.top]),
                 )
                 for p, target in zip(range(start, stop), item.targets, strict=True)
             ]
             start = stop
+
+
+def _beside(row: int, count: int, asked: SamplingBatch, out: StepOutput) -> tuple[list[int], list[float]]:
+    """Ids and logprobs beside the drawn token of a sampling row: those that it chose, or the best."""
+    if len(asked.chosen_ids):
+        chosen = slice(asked.chosen_start[row], asked.chosen_start[row + 1])
+        if chosen.start < chosen.stop:
+            return asked.chosen_ids[chosen].tolist(), out.chosen_logprobs[chosen].tolist()
+    return _listed(out.top_ids[row, :count], out.top_logprobs[row, :count])
+
+
+def _listed(ids: I32, values: F32) -> tuple[list[int], list[float]]:
+    """Without the places (id -1) that are left when fewer tokens can be drawn than were asked for."""
+    if len(ids) and ids[-1] < 0:
+        count = int(np.count_nonzero(ids >= 0))
+        ids, values = ids[:count], values[:count]
+    return ids.tolist(), values.tolist()
 
 
 class _Scored:

@@ -16,6 +16,7 @@ import threading
 from octavo.config.plan import EnginePlan
 from octavo.errors import OctavoError
 from octavo.executors.base import Executor
+from octavo.grammar.store import GrammarStore
 from octavo.wire.layout import KVLayout
 from octavo.wire.messages import StepPlan, StepResult
 from octavo.worker.sampling import SamplingSlots
@@ -28,12 +29,19 @@ log = logging.getLogger(__name__)
 class Worker:
     """Implements wire.worker.WorkerPort."""
 
-    def __init__(self, executor: Executor, plan: EnginePlan, layout: KVLayout) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        plan: EnginePlan,
+        layout: KVLayout,
+        grammars: GrammarStore | None = None,
+    ) -> None:
         s = plan.scheduler
         self.runner = StepRunner(
             executor,
             Slots(s.max_num_seqs, s.max_model_len, layout),
-            SamplingSlots(s.max_num_seqs, plan.vocab_size, processed_logprobs=plan.processed_logprobs),
+            SamplingSlots(s.max_num_seqs, plan.vocab_size, logprobs_mode=plan.logprobs_mode),
+            grammars,
         )
         self.wake_fd, self._wake = os.pipe()
         os.set_blocking(self.wake_fd, False)
@@ -56,6 +64,10 @@ class Worker:
             if not self._results.empty():  # one arrived between the look and the read: wake again
                 self._signal()
         return result
+
+    def wake(self) -> None:
+        """Makes `wake_fd` readable: something that a waiting request needs is there. From any thread."""
+        self._signal()
 
     def close(self) -> None:
         self._plans.put(None)

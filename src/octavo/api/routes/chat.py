@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.api.prompt import Prompt, text_parts
+from octavo.api.router import Router
 from octavo.api.routes import turn
 from octavo.api.routes.common import (
     answer_stream,
@@ -23,7 +23,7 @@ from octavo.api.schema.chat import ChatBody
 from octavo.api.state import ApiState
 from octavo.api.writers.chat import ChatFold, ChatOptions, ChatStream
 
-router = APIRouter()
+router = Router()
 
 
 @router.post("/v1/chat/completions")
@@ -34,7 +34,7 @@ async def chat_completions(request: Request) -> Response:
     usage = usage_wishes(body)
     chat = await turn.begin(request, body, client_id=f"chatcmpl-{client_id(request, body)}", arrival=arrival)
     warnings += chat.warnings
-    options = _options(request, state, body, chat.prompt, warnings)
+    options = options_of(request, state, body, chat.prompt, warnings)
     if body.stream:
         writer = ChatStream(options, state.codec)
         interval = stream_interval(state, body)
@@ -45,7 +45,7 @@ async def chat_completions(request: Request) -> Response:
     return await answer_whole(request, chat.generation, fold, warnings=warnings)
 
 
-def _options(
+def options_of(
     request: Request,
     state: ApiState,
     body: ChatBody,
@@ -59,12 +59,14 @@ def _options(
         created=int(time.time()),
         fingerprint=state.fingerprint,
         role=state.server.response_role,
-        logprobs=body.logprobs,
-        top_logprobs=body.top_logprobs,
+        logprobs=body.logprobs or bool(body.logprob_token_ids),
+        top_logprobs=-1 if body.logprob_token_ids else body.top_logprobs,
         tokens_as_ids=body.return_tokens_as_token_ids,
         return_token_ids=body.return_token_ids,
         prompt_ids=prompt.ids,
         prompt_text=prompt.text if body.return_prompt_text else None,
         echo="\n".join(text_parts(body.messages[last], last)) if body.echo else "",
         warnings=warnings,
+        include_reasoning=body.include_reasoning,
+        reasoning_alias=state.server.reasoning_alias,
     )

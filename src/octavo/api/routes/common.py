@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar, cast
 
@@ -12,14 +12,15 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.api.faults import REQUEST_ID
 from octavo.api.generation import Generation, engine_error, first_event
-from octavo.api.middleware import API_KEY, REQUEST_ID, clean_id
+from octavo.api.middleware import API_KEY, clean_id
 from octavo.api.schema.common import GenerationBody
 from octavo.api.schema.normalise import normalise, parse_json
 from octavo.api.state import ApiState
 from octavo.api.text.pipeline import ChoiceEvent
 from octavo.api.writers.shapes import UsageShape, usage_shape
-from octavo.api.writers.sse import EventStream, frame, guarded, until_disconnect, with_keep_alive
+from octavo.api.writers.sse import KEEP_ALIVE, OPENAI, EventStream, Framing, guarded, until_disconnect, with_keep_alive
 from octavo.errors import InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -149,8 +150,31 @@ async def answer_stream(
     usage: tuple[bool, bool],
     interval: int,
     warnings: list[str],
+    framing: Framing = OPENAI,
 ) -> Response:
-    """Waits for the first event, so that an early failure is an HTTP error; then streams."""
+    """A stream of the writer's chunks: usage when asked for, an error frame when it breaks, the dialect's end."""
+
+    def frames_of(events: AsyncGenerator[ChoiceEvent, None]) -> AsyncGenerator[bytes, None]:
+        return guarded(_frames(events, generation, writer, usage, framing), framing)
+
+    return await open_stream(
+        request, generation, frames_of, interval=interval, warnings=warnings, keep_alive=framing.keep_alive
+    )
+
+
+async def open_stream(
+    request: Request,
+    generation: Generation,
+    frames_of: Callable[[AsyncGenerator[ChoiceEvent, None]], AsyncGenerator[bytes, None]],
+    *,
+    interval: int,
+    warnings: list[str],
+    keep_alive: bytes = KEEP_ALIVE,
+) -> Response:
+    """Waits for the first event, so that an early failure is an HTTP error; then streams.
+
+    `frames_of` turns the events into the frames of a dialect, its error frame and its end included.
+    """
     keep_alive_s = state_of(request).limits.sse_keep_alive_s
     events = generation.events(interval=interval)
     first = asyncio.create_task(first_event(events))
@@ -173,34 +197,40 @@ async def answer_stream(
     finally:
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
-    frames = guarded(_frames(first, events, generation, writer, usage))
+    frames = frames_of(_with_first(first, events))
     if keep_alive_s:
-        frames = with_keep_alive(frames, keep_alive_s)
+        frames = with_keep_alive(frames, keep_alive_s, keep_alive)
     return EventStream(frames, cleanup, headers=warning_headers(warnings))
 
 
+async def _with_first(
+    first: asyncio.Task[ChoiceEvent], events: AsyncGenerator[ChoiceEvent, None]
+) -> AsyncGenerator[ChoiceEvent, None]:
+    yield await first
+    async for event in events:
+        yield event
+
+
 async def _frames(
-    first: asyncio.Task[ChoiceEvent],
     events: AsyncGenerator[ChoiceEvent, None],
     generation: Generation,
     writer: StreamWriter,
     usage: tuple[bool, bool],
+    framing: Framing,
 ) -> AsyncGenerator[bytes, None]:
     at_end, in_each = usage
-    event: ChoiceEvent | None = await first
-    while event is not None:
+    async for event in events:
         chunks = list(writer.chunks(event))
         if in_each:
             now = usage_shape(generation.usage)
             for chunk in chunks:
                 chunk.usage = now
         if chunks:
-            yield b"".join(map(frame, chunks))
+            yield b"".join(map(framing.message, chunks))
         if event.error is not None:
             raise engine_error(event)
-        event = await anext(events, None)
     if at_end:
-        yield frame(writer.usage(usage_shape(generation.usage)))
+        yield framing.message(writer.usage(usage_shape(generation.usage)))
 
 
 async def or_gone(request: Request, work: Coroutine[Any, Any, Value]) -> Value:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.api.generation import Generation, salt_of
+from octavo.api.beam_generation import generation_of
+from octavo.api.generation import salt_of
 from octavo.api.prompt import Prompt
+from octavo.api.router import Router
 from octavo.api.routes.common import (
     answer_stream,
     answer_whole,
@@ -28,7 +29,7 @@ from octavo.api.writers.completions import CompletionFold, CompletionOptions, Co
 from octavo.errors import InvalidRequest
 from octavo.wire.sampling import SamplingParams
 
-router = APIRouter()
+router = Router()
 
 
 @router.post("/v1/completions")
@@ -39,6 +40,7 @@ async def completions(request: Request) -> Response:
     usage = usage_wishes(body)
     given = _prompts(body, state.limits.max_prompts)
     params, notes = _params(state, body)
+    params = await state.grammars.constrain(body, params)
     if len(given) * params.n > state.limits.max_choices:
         raise InvalidRequest(
             f"{len(given)} prompts x n {params.n} are {len(given) * params.n} choices; "
@@ -51,7 +53,7 @@ async def completions(request: Request) -> Response:
         state.prompts.truncate(prompt, body.truncate_prompt_tokens, side=body.truncation_side)
     warnings += notes + [n for p in prompts for n in p.notes] + priority_note(state, body)
     asked = _asked_tokens(body)
-    generation = Generation(
+    generation = generation_of(body)(
         state,
         prompts,
         params,
@@ -111,13 +113,10 @@ async def _make_prompt(state: ApiState, body: CompletionBody, item: str | list[i
 
 def _params(state: ApiState, body: CompletionBody) -> tuple[SamplingParams, list[str]]:
     asked = _asked_tokens(body)
-    if body.echo and body.logprobs is not None:
+    shown = 0 if body.logprob_token_ids else body.logprobs  # chosen ids are those of drawn tokens
+    if body.echo and shown is not None:
         # The prompt is echoed with its logprobs, so they have to be computed.
-        most = (
-            -1
-            if -1 in (body.logprobs, body.prompt_logprobs)
-            else max(body.logprobs, body.prompt_logprobs or 0)
-        )
+        most = -1 if -1 in (shown, body.prompt_logprobs) else max(shown, body.prompt_logprobs or 0)
         scored = body.model_copy(update={"prompt_logprobs": most})
     else:
         scored = body
@@ -141,7 +140,7 @@ def _options(
         model=state.served_name(body.model),
         created=int(time.time()),
         fingerprint=state.fingerprint,
-        logprobs=body.logprobs,
+        logprobs=-1 if body.logprob_token_ids else body.logprobs,
         prompt_logprobs=body.prompt_logprobs is not None,
         tokens_as_ids=body.return_tokens_as_token_ids,
         return_token_ids=body.return_token_ids,

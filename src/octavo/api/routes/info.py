@@ -6,17 +6,20 @@ import asyncio
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
 import octavo
 from octavo.api.page import page_response
+from octavo.api.router import Router
 from octavo.api.routes.common import json_response, state_of
+from octavo.api.series import CONTENT_TYPE
 from octavo.api.state import ApiState
+from octavo.config.structured import BACKENDS
+from octavo.grammar.keywords import FORMATS, table
+from octavo.grammar.request import CONSTRAINTS
 
-router = APIRouter()
+router = Router()
 
 _SETTLE_S = 0.2
 
@@ -60,6 +63,14 @@ async def health(request: Request) -> Response:
     return json_response({"status": watch.state}, status=200 if watch.is_healthy else 503)
 
 
+@router.get("/openapi.json")
+async def openapi(request: Request) -> Response:
+    """The routes and their bodies, as OpenAPI 3.1."""
+    from octavo.api.openapi import document  # most servers are never asked
+
+    return json_response(document(request.app))
+
+
 @router.get("/version")
 async def version() -> Response:
     return json_response({"version": octavo.__version__})
@@ -77,22 +88,50 @@ async def server_info(request: Request) -> Response:
             "max_model_len": state.max_model_len,
             "state": state.health.state,
             "engine_restarts": state.client.restarts,
-            "table": ready.table if ready is not None else state.engine.table,
+            "table": (ready.table if ready is not None else state.engine.table) + state.parsers.table,
             "sampling_defaults": msgspec.to_builtins(state.defaults),
         }
     )
 
 
+@router.get("/structured_outputs")
+async def structured_outputs(request: Request) -> Response:
+    """What structured output does here: the default backend, the kinds, and every JSON Schema keyword."""
+    plan = state_of(request).engine.structured
+    keywords = {name: {"support": support, "note": note} for name, support, note in table()}
+    return json_response(
+        {
+            "backend": plan.backend,
+            "backends": list(BACKENDS),
+            "constraints": list(CONSTRAINTS),
+            "disable_any_whitespace": not plan.any_whitespace,
+            "disable_additional_properties": not plan.additional_properties,
+            "formats": list(FORMATS),
+            "keywords": keywords,
+        }
+    )
+
+
+@router.get("/kv_event_sources")
+async def kv_event_sources(request: Request) -> Response:
+    """Where KV events are published, by the rank of the replica; {} where they are off."""
+    events = state_of(request).engine.cache.events
+    return json_response({"0": msgspec.to_builtins(events)} if events.is_on else {})
+
+
 @router.get("/load")
 async def load(request: Request) -> Response:
-    return json_response({"server_load": state_of(request).logs.num_open})
+    state = state_of(request)
+    others = await state.others()
+    return json_response({"server_load": state.logs.num_open + sum(other.num_open for other in others)})
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     state = state_of(request)
     await _settle(state)
-    return Response(state.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    others = [other.series for other in await state.others()]
+    return Response(state.metrics.text(others), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _settle(state: ApiState) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.api.router import Router
 from octavo.api.routes.common import json_response, read_json, state_of
 from octavo.api.schema.normalise import normalise
 from octavo.api.schema.tokenise import Detokenise, TokeniseChat, TokeniseText
 from octavo.api.text.pipeline import spell
-from octavo.errors import InvalidRequest
+from octavo.api.tools import functions_of
 
-router = APIRouter()
+router = Router()
 
 
 @router.post("/tokenize")
@@ -24,8 +24,8 @@ async def tokenise(request: Request) -> Response:
     if "messages" in raw:
         chat, warnings = normalise(TokeniseChat, raw, strict=state.strict)
         state.served_name(chat.model)
-        if chat.tools:
-            raise InvalidRequest("tools is not supported: tool calls are not parsed yet", param="tools")
+        if chat.tools is not None:
+            functions_of(chat.tools, state.limits)
         prompt, has_texts = await state.prompts.from_chat(chat), chat.return_token_strs
     else:
         text, warnings = normalise(TokeniseText, raw, strict=state.strict)

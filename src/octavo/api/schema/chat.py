@@ -15,7 +15,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 class Message(BaseModel):
     """One turn. Other keys are kept: templates may read them. An assistant's content may be absent."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(defer_build=True, extra="allow")
 
     role: str
     content: Annotated[str | list[Any] | None, at_most(MAX_MESSAGES)] = None
@@ -42,6 +42,7 @@ class Message(BaseModel):
 class ChatFields(BaseModel):
     """What decides the prompt of a chat; /tokenize takes the same."""
 
+    model_config = ConfigDict(defer_build=True)
     messages: Annotated[list[Message], FIRST_ERROR, Field(min_length=1), at_most(MAX_MESSAGES)]
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -49,7 +50,8 @@ class ChatFields(BaseModel):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     tools: Annotated[list[dict[str, Any]], FIRST_ERROR] | None = None
-    reasoning_effort: str | None = None
+    documents: Annotated[list[dict[str, Any]], FIRST_ERROR, at_most(MAX_MESSAGES)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class ChatBody(ChatFields, GenerationBody):
@@ -58,4 +60,7 @@ class ChatBody(ChatFields, GenerationBody):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
+    thinking_token_budget: Annotated[int, Field(ge=-1)] | None = None
     return_prompt_text: bool = False

@@ -57,17 +57,27 @@ MAX_BIASES = 1 << 18
 
 
 class StreamOptions(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, strict=True, extra="forbid")
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
     include_obfuscation: bool | None = False  # only its false acts, see routes.common.usage_wishes
 
 
+class RepetitionBody(BaseModel):
+    """See `wire.sampling.RepetitionDetectionParams`."""
+
+    model_config = ConfigDict(defer_build=True, strict=True, extra="forbid")
+
+    max_pattern_size: Int64 = 0
+    min_pattern_size: Int64 = 0
+    min_count: Int64 = 0
+
+
 class GenerationBody(BaseModel):
     """Fields of both generation routes. None = not given: the default of the server applies."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(defer_build=True, strict=True, extra="ignore", protected_namespaces=())
 
     model: str | None = None
     n: Annotated[int, Field(ge=1)] = 1
@@ -88,6 +98,8 @@ class GenerationBody(BaseModel):
     ignore_eos: bool = False
     min_tokens: int = 0
     prompt_logprobs: int | None = None
+    logprob_token_ids: Ids | None = None
+    repetition_detection: Annotated[RepetitionBody | None, at_most(16)] = None
     skip_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] = "left"
@@ -100,10 +112,14 @@ class GenerationBody(BaseModel):
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     echo: bool = False
+    use_beam_search: bool = False  # n is its width
+    response_format: Annotated[dict[str, Any] | None, at_most(16)] = None
+    structured_outputs: Annotated[dict[str, Any] | None, at_most(16)] = None
+    length_penalty: float = 1.0
 
 
 def given_sampling(body: GenerationBody) -> dict[str, Any]:
     """The sampling fields of a body that go to SamplingParams unchanged."""
     names = set(SamplingParams.__struct_fields__) & set(GenerationBody.model_fields)
-    names -= {"logit_bias", "stop", "seed", "stop_token_ids"}
+    names -= {"logit_bias", "stop", "seed", "stop_token_ids", "repetition_detection", "structured_outputs"}
     return {name: getattr(body, name) for name in names}

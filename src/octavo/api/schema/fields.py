@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-_GRAMMAR = "output that follows a grammar is not built yet"
-_TOOLS = "tool calls are not parsed yet"
+_GUIDED = "it is spelled structured_outputs: {choice, regex, json, grammar, ...} now"
+_GRAMMAR = "this route takes no grammar; /v1/chat/completions and /v1/completions do"
+_TOOLS = "it is the older form of tools and tool_choice: send those"
 _MEDIA = "this server takes text only"
 _REMOTE = "transfer of KV blocks between servers is not built yet"
 _RENDER = "only the render routes return it, which are not built yet"
@@ -18,25 +19,23 @@ _RENDER = "only the render routes return it, which are not built yet"
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), _MEDIA),
     "best_of": ((1,), "ranking of surplus choices is not built; ask for n"),
-    "documents": (([],), "the chat template of this model does not read documents"),
+    "documents": (([],), "only chat has a template that could show them"),
     "ec_transfer_params": (({},), _REMOTE),
     "function_call": (("none",), _TOOLS),
     "functions": (([],), _TOOLS),
-    "grammar": ((), _GRAMMAR),
-    "guided_choice": ((), _GRAMMAR),
-    "guided_grammar": ((), _GRAMMAR),
-    "guided_json": ((), _GRAMMAR),
-    "guided_regex": ((), _GRAMMAR),
+    "grammar": ((), _GUIDED),
+    "guided_choice": ((), _GUIDED),
+    "guided_grammar": ((), _GUIDED),
+    "guided_json": ((), _GUIDED),
+    "guided_regex": ((), _GUIDED),
     "kv_transfer_params": (({},), _REMOTE),
-    "length_penalty": ((1, 1.0), "it acts on beam search only, which is not built yet"),
-    "logprob_token_ids": (([],), "logprobs of chosen tokens are not built yet; use logprobs"),
+    "length_penalty": ((1, 1.0), "it acts on beam search only, which this route does not have"),
     "media_io_kwargs": (({},), _MEDIA),
     "mm_payload": (("tensors", "none"), _RENDER),
     "mm_processor_kwargs": (({},), _MEDIA),
     "modalities": ((["text"],), _MEDIA),
     "prediction": ((), "predicted output is not built yet"),
     "prompt_embeds": (([],), "prompts are text or token ids; embeddings are not accepted"),
-    "repetition_detection": (({},), "it is not built yet; use max_tokens or stop"),
     "response_format": (({"type": "text"},), _GRAMMAR),
     "return_mm_kwargs": ((False,), _RENDER),
     "return_token_offsets": ((False,), _RENDER),
@@ -46,17 +45,17 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         ("",),
         "fill-in-the-middle is not built; put the suffix into the prompt as the model expects it",
     ),
-    "thinking_token_budget": ((-1,), "thinking is not told from the answer yet"),
-    "use_beam_search": ((False,), "beam search is not built yet; use n"),
+    "thinking_token_budget": ((-1,), "only chat tells thinking from the answer"),
+    "use_beam_search": ((False,), "this route has no beam search; /v1/chat/completions and /v1/completions do"),
     "vllm_xargs": (({},), "there are no plug-ins that read it"),
     "watermarking": ((False,), "watermarks are not built"),
     "web_search_options": ((), "this server does not search"),
 }
 
 INERT: dict[str, str] = {
-    "include_reasoning": "thinking is not told from the answer yet, so it is always part of it",
+    "include_reasoning": "only chat tells thinking from the answer",
     "metadata": "nothing is stored",
-    "parallel_tool_calls": "tool calls are not parsed yet",
+    "parallel_tool_calls": "only chat has tools",
     "prompt_cache_key": "prefixes are found by content; use cache_salt to keep them apart",
     "prompt_cache_retention": "blocks are kept as long as there is room",
     "safety_identifier": "nothing is recorded about users",

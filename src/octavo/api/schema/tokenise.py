@@ -11,7 +11,7 @@ from octavo.api.schema.common import FIRST_ERROR, at_most
 
 
 class TokeniseText(BaseModel):
-    model_config = ConfigDict(strict=True, protected_namespaces=())
+    model_config = ConfigDict(defer_build=True, strict=True, protected_namespaces=())
 
     model: str | None = None
     prompt: str
@@ -20,14 +20,14 @@ class TokeniseText(BaseModel):
 
 
 class TokeniseChat(ChatFields):
-    model_config = ConfigDict(strict=True, protected_namespaces=())
+    model_config = ConfigDict(defer_build=True, strict=True, protected_namespaces=())
 
     model: str | None = None
     return_token_strs: bool = False
 
 
 class Detokenise(BaseModel):
-    model_config = ConfigDict(strict=True, protected_namespaces=())
+    model_config = ConfigDict(defer_build=True, strict=True, protected_namespaces=())
 
     model: str | None = None
     tokens: Annotated[list[Annotated[int, Field(ge=0, le=2**63 - 1)]], FIRST_ERROR, at_most(1 << 20)]

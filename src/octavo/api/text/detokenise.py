@@ -30,6 +30,7 @@ class Detokeniser:
         self._codec = codec
         self._skip_special = skip_special_tokens
         self._decoder = _Decoder("replace")
+        self._is_inside = False  # a character is unfinished
         self._prompt_tail = _unfinished_tail(codec, prompt)
         self._strip_space = codec.strip_first_space and not _has_text(codec, prompt)
 
@@ -47,7 +48,16 @@ class Detokeniser:
         data = self._codec.token_bytes(token_id)
         if not data:
             return ""
-        return self._decoder.decode(self._at_start(data))
+        if self._prompt_tail or self._strip_space:
+            data = self._at_start(data)
+        if not self._is_inside:  # nearly always: the token is text by itself
+            try:
+                return data.decode()
+            except UnicodeDecodeError:
+                pass
+        text = self._decoder.decode(data)
+        self._is_inside = bool(self.pending)
+        return text
 
     def peek(self, token_id: int) -> str:
         """What `push` would return for this token, special ones spelled out; changes nothing."""

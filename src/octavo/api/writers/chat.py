@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from octavo.api.text.codec import TextCodec
+from octavo.api.text.parts import CallPart, ContentPart, Part, ReasoningPart
 from octavo.api.text.pipeline import ChoiceEvent
 from octavo.api.writers.shapes import (
     ChatLogprob,
@@ -39,11 +40,34 @@ class ChatOptions:
     prompt_text: str | None = None
     echo: str = ""
     warnings: list[str] = field(default_factory=list)
+    include_reasoning: bool = True
+    reasoning_alias: bool = False  # the older name, reasoning_content, too
+
+
+class FunctionDelta(msgspec.Struct, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallDelta(msgspec.Struct, omit_defaults=True):
+    """`id`, `type` and the name come once, with a call's first piece."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta | None = None
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Delta()
 
 
 class ChunkChoice(msgspec.Struct, kw_only=True):
@@ -104,8 +128,10 @@ class ChatStream:
         options = self._options
         has_ids = options.return_token_ids and bool(event.token_ids)
         has_logprobs = options.logprobs and bool(event.entries)
-        if event.text or has_ids or has_logprobs or event.prompt_logprobs is not None:
-            choice = ChunkChoice(index=event.index, delta=Delta(content=event.text))
+        deltas = list(self._deltas(event))
+        if deltas or has_ids or has_logprobs or event.prompt_logprobs is not None:
+            first, *rest = deltas or [Delta(content="")]
+            choice = ChunkChoice(index=event.index, delta=first)
             if has_logprobs:
                 choice.logprobs = chat_logprobs(
                     event.entries, options.top_logprobs, as_ids=options.tokens_as_ids
@@ -117,15 +143,29 @@ class ChatStream:
                     self._codec, event.prompt_logprobs, len(options.prompt_ids)
                 )
             yield self._chunk(choice)
+            for delta in rest:
+                yield self._chunk(ChunkChoice(index=event.index, delta=delta))
         if event.finish is not None:
             yield self._chunk(
                 ChunkChoice(
                     index=event.index,
                     delta=Delta(),
-                    finish_reason=event.finish,
+                    finish_reason=event.reason,
                     stop_reason=event.stop_reason,
                 )
             )
+
+    def _deltas(self, event: ChoiceEvent) -> Iterator[Delta]:
+        """One delta for each part: several kinds in one would have no order."""
+        options = self._options
+        for part in event.ordered:
+            if isinstance(part, ContentPart):
+                yield Delta(content=part.text)
+            elif isinstance(part, CallPart):
+                yield Delta(tool_calls=[_call_delta(part)])
+            elif options.include_reasoning:
+                alias = part.text if options.reasoning_alias else None
+                yield Delta(reasoning=part.text, reasoning_content=alias)
 
     def usage(self, usage: UsageShape) -> Chunk:
         chunk = self._chunk(None)
@@ -143,14 +183,42 @@ class ChatStream:
         )
 
 
+def _call_delta(part: CallPart) -> CallDelta:
+    function = FunctionDelta(part.name, part.arguments)
+    return CallDelta(part.index, part.id, "function" if part.id is not None else None, function)
+
+
+@dataclass(slots=True)
+class _FoldedCall:
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+    def shape(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
 @dataclass(slots=True)
 class _Folded:
     parts: list[str]
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[_FoldedCall] = field(default_factory=list)
     logprobs: list[ChatLogprob] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     prompt_logprobs: list[Any] | None = None
     finish: str | None = None
     stop_reason: int | str | None = None
+
+    def add(self, part: Part) -> None:
+        if isinstance(part, ContentPart):
+            self.parts.append(part.text)
+        elif isinstance(part, ReasoningPart):
+            self.reasoning.append(part.text)
+        else:
+            if part.id is not None:
+                self.calls.append(_FoldedCall(part.id, part.name or ""))
+            self.calls[-1].arguments.append(part.arguments)
 
 
 class ChatFold:
@@ -164,7 +232,8 @@ class ChatFold:
     def add(self, event: ChoiceEvent) -> None:
         options = self._options
         choice = self._choices[event.index]
-        choice.parts.append(event.text)
+        for part in event.ordered:
+            choice.add(part)
         choice.token_ids += event.token_ids
         if options.logprobs:
             choice.logprobs += chat_logprobs(
@@ -175,7 +244,7 @@ class ChatFold:
                 self._codec, event.prompt_logprobs, len(options.prompt_ids)
             )
         if event.is_last:
-            choice.finish, choice.stop_reason = event.finish, event.stop_reason
+            choice.finish, choice.stop_reason = event.reason, event.stop_reason
 
     def result(self, usage: UsageShape) -> dict[str, Any]:
         options = self._options
@@ -196,10 +265,23 @@ class ChatFold:
             body["warnings"] = options.warnings
         return body
 
+    def _message(self, folded: _Folded) -> dict[str, Any]:
+        """Content is null where there are calls and nothing else was said."""
+        content, thought = "".join(folded.parts), "".join(folded.reasoning)
+        message: dict[str, Any] = {"role": self._options.role, "content": content, "refusal": None}
+        if thought and self._options.include_reasoning:
+            message["reasoning"] = thought
+            if self._options.reasoning_alias:
+                message["reasoning_content"] = thought
+        if folded.calls:
+            message["content"] = content or None
+            message["tool_calls"] = [call.shape() for call in folded.calls]
+        return message
+
     def _choice(self, index: int, folded: _Folded) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": index,
-            "message": {"role": self._options.role, "content": "".join(folded.parts), "refusal": None},
+            "message": self._message(folded),
             "logprobs": ChatLogprobs(folded.logprobs) if self._options.logprobs else None,
             "finish_reason": folded.finish,
             "stop_reason": folded.stop_reason,

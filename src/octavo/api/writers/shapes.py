@@ -18,16 +18,25 @@ class PromptDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int
+
+
 class UsageShape(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
 def usage_shape(usage: Usage) -> UsageShape:
     return UsageShape(
-        usage.prompt, usage.completion, usage.prompt + usage.completion, PromptDetails(usage.cached)
+        usage.prompt,
+        usage.completion,
+        usage.prompt + usage.completion,
+        PromptDetails(usage.cached),
+        CompletionDetails(usage.reasoning),
     )
 
 

@@ -1,4 +1,7 @@
-"""Server-sent events: one frame per message, an error frame when something breaks, [DONE] always."""
+"""Server-sent events: one frame per message, an error frame when something breaks, a mark at the end.
+
+Owns how a stream is carried and how it ends. What a frame looks like is a `Framing`, one per dialect.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -24,8 +29,32 @@ def frame(value: object) -> bytes:
     return b"data: " + _encoder.encode(value) + b"\n\n"
 
 
-async def guarded(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The frames, then [DONE]; an exception becomes an error frame before it."""
+def named_frame(name: str, value: object) -> bytes:
+    """A frame with an `event:` line."""
+    return b"event: " + name.encode() + b"\n" + frame(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a dialect puts its messages on the wire.
+
+    `error` gets an error in OpenAI's shape (of `faults.error_body`); `end` closes every stream; `keep_alive`
+    fills silence.
+    """
+
+    message: Callable[[Any], bytes] = frame
+    error: Callable[[dict[str, Any]], bytes] = frame
+    end: bytes = DONE
+    keep_alive: bytes = KEEP_ALIVE
+
+
+OPENAI = Framing()
+
+
+async def guarded(
+    frames: AsyncGenerator[bytes, None], framing: Framing = OPENAI
+) -> AsyncGenerator[bytes, None]:
+    """The frames, then the mark of the end; an exception becomes an error frame before it."""
     try:
         async with aclosing(frames):
             async for data in frames:
@@ -33,20 +62,21 @@ async def guarded(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, 
     except Exception as error:
         _, body = error_body(error)
         log.warning("a stream ended with an error: %s", body["error"]["message"])
-        yield frame(body)
-    yield DONE
+        yield framing.error(body)
+    if framing.end:
+        yield framing.end
 
 
 async def with_keep_alive(
-    frames: AsyncGenerator[bytes, None], interval_s: float
+    frames: AsyncGenerator[bytes, None], interval_s: float, filler: bytes = KEEP_ALIVE
 ) -> AsyncGenerator[bytes, None]:
-    """The frames, with a comment line after each `interval_s` of silence."""
+    """The frames, with `filler` (a comment line) after each `interval_s` of silence."""
     pending = asyncio.ensure_future(anext(frames))
     try:
         while True:
             done, _ = await asyncio.wait({pending}, timeout=interval_s)
             if not done:
-                yield KEEP_ALIVE
+                yield filler
                 continue
             try:
                 yield pending.result()

@@ -10,13 +10,18 @@ given back while a step still reads it is overwritten by a later step only.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from octavo.core.kv.pool import NULL, BlockPool
 from octavo.core.kv.prefix import Node, PrefixIndex
 from octavo.core.request import Request
 from octavo.errors import ConfigError
 from octavo.wire.layout import KVLayout
+
+if TYPE_CHECKING:
+    from octavo.core.kv.events import EventLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class KVCache:
         max_chunk: int,
         enable_prefix_caching: bool = True,
         hash_algo: str = "sha256",
+        events: EventLog | None = None,
     ) -> None:
         self.block_size = layout.block_size
         self.is_caching = enable_prefix_caching
@@ -57,6 +63,7 @@ class KVCache:
         self._caps = {g: -(-(self.windows[g] - 1 + max_chunk) // self.block_size) + 1 for g in self._windowed}
         self.pool = BlockPool(num_blocks, self._evicted)
         self._index = PrefixIndex(hash_algo, self.block_size, len(self.windows), max(1024, 2 * num_blocks))
+        self._events = events
         self.promised = 0
         if self.blocks_for(1) > num_blocks:
             raise ConfigError(
@@ -237,6 +244,8 @@ class KVCache:
                 block = request.tables[g][i]
                 if block != NULL and index.hold(node, g, block):
                     pool.attach(block, node)
+                    if self._events is not None:
+                        self._events.stored(node, g)
 
     def release(self, request: Request) -> None:
         """Everything back: published first, the tail of the sequence to be evicted before its head."""
@@ -254,7 +263,13 @@ class KVCache:
 
     def _evicted(self, block: int, content: object) -> None:
         assert isinstance(content, Node)
+        if self._events is not None:
+            self._events.removed(content, content.blocks.index(block))
         self._index.evict(content, block)
+
+    def held(self) -> Iterator[Node]:
+        """Prefixes that some block holds, each after its parent."""
+        return self._index.held()
 
     def reset(self) -> bool:
         """Forget all cached prefixes; False, and nothing done, while any block is in use."""
@@ -268,3 +283,5 @@ class KVCache:
         self.pool.reset()
         self._index.reset()
         self.promised = 0
+        if self._events is not None:
+            self._events.cleared()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
 from octavo.core.kv.pool import NULL
@@ -195,6 +195,10 @@ class PrefixIndex:
         self._evicted[node.digest] = None
         if len(self._evicted) > self._max_remembered:
             del self._evicted[next(iter(self._evicted))]
+
+    def held(self) -> Iterator[Node]:
+        """Nodes that some block holds, each after its parent (a node keeps its parent, made before it)."""
+        return (node for node in list(self._nodes.values()) if node.num_held)
 
     def why_missing(self, keys: list[BlockKey], index: int) -> str:
         """Why block `index` of a prompt had to be computed. For operators: it tells one tenant about

@@ -137,17 +137,22 @@ def finish_step(logits: F32, batch: StepBatch) -> StepOutput:
         score_ranks=np.zeros(positions, np.int32),
         score_top_ids=np.full((positions, batch.score_top), -1, np.int32),
         score_top_logprobs=np.full((positions, batch.score_top), -np.inf, np.float32),
+        chosen_logprobs=np.full(len(s.chosen_ids), -np.inf, np.float32),
     )
     for row in range(rows):
         token, source = sample_row(logits[row].astype(np.float64), s, row)
         out.token_ids[row] = token
         if token < 0 or s.num_logprobs[row] < 0:
             continue
-        logprobs = log_softmax(source)
+        logprobs = source if s.reports_logits else log_softmax(source)
         out.logprobs[row], out.ranks[row] = logprobs[token], rank_of(logprobs, token)
         _write_best(logprobs, int(s.num_logprobs[row]), out.top_ids[row], out.top_logprobs[row])
+        if len(s.chosen_ids):
+            chosen = slice(s.chosen_start[row], s.chosen_start[row + 1])
+            out.chosen_logprobs[chosen] = logprobs[s.chosen_ids[chosen]]
     for p in range(positions):
-        logprobs, target = log_softmax(logits[rows + p].astype(np.float64)), int(batch.score_targets[p])
+        source, target = logits[rows + p].astype(np.float64), int(batch.score_targets[p])
+        logprobs = source if s.reports_logits else log_softmax(source)
         out.score_logprobs[p], out.score_ranks[p] = logprobs[target], rank_of(logprobs, target)
         _write_best(logprobs, batch.score_top, out.score_top_ids[p], out.score_top_logprobs[p])
     return out

@@ -1,0 +1,90 @@
+"""Calls with tagged parameters: a tag with the name, a tag for each parameter, values as plain text.
+
+Values become JSON by the types of the tool's schema. Each parameter is sent when it is whole.
+"""
+
+from __future__ import annotations
+
+import re
+
+from octavo.api.text.parsers.families.base import MAX_NAME, Reader
+from octavo.api.text.parsers.source import Markers, Steps
+from octavo.api.text.parsers.values import as_json, property_schema, quoted
+
+_STRING_MARK = re.compile(r"(?:string|type)\s*=\s*\"?(true|false|string)\"?")
+_CDATA = re.compile(r"\A\s*<!\[CDATA\[(.*)\]\]>\s*\Z", re.DOTALL)
+
+
+class TaggedCalls(Reader):
+    """What calls with one parameter after another share: the object that their arguments make.
+
+    Text between parameters is no part of a call; it is not lost either, but content.
+    """
+
+    def first_or_next(self, key: str, value: str) -> None:
+        self.out.arguments(("{" if self._num_sent == 0 else ", ") + quoted(key) + ": " + value)
+        self._num_sent += 1
+
+    def open_call(self, name: str) -> None:
+        self.begin(name)
+        self._num_sent = 0
+
+    def close_call(self) -> None:
+        self.out.arguments("}" if self._num_sent else "{}")
+        self.end()
+
+    _num_sent = 0
+
+
+class XmlCalls(TaggedCalls):
+    family = "xml"
+
+    def call(self, marker: str) -> Steps[None]:
+        source, row = self.source, self.row
+        name = yield from self._head()
+        self.open_call(name[0])
+        section_end = row.section[1] if row.section is not None else ""
+        ends = Markers((row.parameter, *row.closes, section_end))
+        while True:
+            found = yield from source.until(ends, self.out.content)
+            if found is None:
+                return  # cut: the call stays open
+            if found != row.parameter:
+                self.close_call()
+                if found == section_end and found not in row.closes:
+                    self._in_section = False
+                return
+            yield from self._parameter(name[0])
+
+    def _head(self) -> Steps[tuple[str, str]]:
+        """(name, the rest of its tag)."""
+        source, row = self.source, self.row
+        if not row.quote:
+            name, _ = yield from source.short(Markers((row.head_end,)), MAX_NAME)
+            return name, ""
+        name, _ = yield from source.short(Markers((row.quote,)), MAX_NAME)
+        rest, _ = yield from source.short(Markers((row.head_end,)), MAX_NAME)
+        return name, rest
+
+    def _parameter(self, name: str) -> Steps[None]:
+        source, row = self.source, self.row
+        key, rest = yield from self._head()
+        pieces: list[str] = []
+        found = yield from source.until(Markers((row.parameter_close,)), pieces.append)
+        if found is None:
+            return
+        text = "".join(pieces)
+        if not row.keeps_newlines:
+            text = text.removeprefix("\n").removesuffix("\n")
+        if (wrapped := _CDATA.match(text)) is not None:
+            text = wrapped.group(1)
+        mark = _STRING_MARK.search(rest)
+        schema = property_schema(self.schema_of(name), key)
+        if mark is not None:
+            value = quoted(text) if mark.group(1) in ("true", "string") else as_json(text, schema or _ANY)
+        else:
+            value = as_json(text, schema)
+        self.first_or_next(key.strip(), value)
+
+
+_ANY = {"type": ["null", "boolean", "integer", "number", "object", "array"]}
