@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from tests.kernels.op_runner import OpRunner
 
+from octavo import env
+from octavo.errors import ConfigError
 from octavo.kernels import _native as native
 
 MS = 1_000_000
@@ -92,3 +94,13 @@ def test_waits_are_counted_from_the_reset() -> None:
     assert runner.program.waits()["steps"] == 1
     runner.program.reset_waits()
     assert runner.program.waits()["steps"] == 0 and runner.program.waits()["wait_ns"] == 0
+
+
+def test_the_environment_says_whether_it_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OCTAVO_TEAM", raising=False)
+    assert env.adaptive_team()
+    monkeypatch.setenv("OCTAVO_TEAM", "fixed")
+    assert not env.adaptive_team()
+    monkeypatch.setenv("OCTAVO_TEAM", "some")
+    with pytest.raises(ConfigError, match="OCTAVO_TEAM"):
+        env.adaptive_team()
