@@ -9,7 +9,7 @@ void TeamSize::saw(int64_t wall_ns, int64_t work_ns) {
     wall_ns_ += wall_ns;
     work_ns_ += std::max<int64_t>(work_ns, 0);
     since_trial_ns_ = std::min(since_trial_ns_ + wall_ns, LONGEST_PAUSE_NS);
-    if (++steps_ < WINDOW_STEPS || wall_ns_ < WINDOW_NS) return;
+    if (wall_ns_ < (++steps_ < WINDOW_STEPS ? LONG_WINDOW_NS : WINDOW_NS)) return;
     const double parallelism = double(work_ns_) / double(wall_ns_);
     wall_ns_ = work_ns_ = steps_ = 0;
     decide(parallelism);

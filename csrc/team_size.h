@@ -12,7 +12,8 @@ namespace octavo {
 class TeamSize {
 public:
     static constexpr int64_t WINDOW_NS = 50'000'000;   // several turns of a scheduler
-    static constexpr int WINDOW_STEPS = 3;
+    static constexpr int WINDOW_STEPS = 3;             // and so many, unless they are long
+    static constexpr int64_t LONG_WINDOW_NS = 300'000'000;
     static constexpr int64_t PAUSE_NS = 200'000'000;   // between trials, at first
     static constexpr int64_t LONGEST_PAUSE_NS = 10'000'000'000;
     static constexpr double FINE = 0.75;               // share of a size that its parallelism reaches on free cores

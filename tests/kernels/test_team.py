@@ -51,6 +51,13 @@ def test_large_teams_move_in_larger_steps() -> None:
     assert 6 <= size.now <= 9 and 12 in used[:20]
 
 
+def test_long_steps_do_not_keep_a_small_team_for_long() -> None:
+    size = native.TeamSize(2)
+    run_for(size, 3_000, {2: 0.3, 1: 0.6})
+    used = run_for(size, 40_000, {2: 1.9, 1: 0.99}, step_ms=1000)
+    assert used.count(1) <= 12 and used[-20:].count(2) == 20
+
+
 def test_one_thread_and_steps_without_a_time_change_nothing() -> None:
     size = native.TeamSize(1)
     assert set(run_for(size, 1_000, {1: 0.1})) == {1}
