@@ -1,28 +1,8 @@
-// Paged causal attention with grouped heads, sliding window, soft-cap and sinks.
-//
-// Keys are taken in splits of 512 positions, aligned to position 0. A split gives every query row (max, sum,
-// weighted V) with the order of all additions fixed by position alone; splits are merged in order. Masked keys
-// have probability exactly 0 and leave max, sum and accumulators as they are, so a row's bits depend neither
-// on which queries share its tile nor on how work is shared out over threads: decode and prefill agree.
-//
-// A *tile* is some consecutive query tokens of one request; its rows are (token, head of one KV head). A *unit*
-// is (tile, KV head, split). Units are laid out in one line and cut into shares of equal cost; where a cut falls
-// inside a tile, later threads leave their splits in AttendSpace and the thread that has the first split
-// of a head merges them after a barrier.
-#include <cmath>
-
-#include "isa.h"
-#include "ops.h"
-#include "lanes.h"
+// Attention on vectors (attention_parts.h says how a step is cut up).
+#include "attention_parts.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
-
-constexpr int SPLIT = 512;
-constexpr int SPLIT_GROUPS = SPLIT / LANES;
-constexpr int S_STRIDE = SPLIT + LANES;  // floats; not a power of two, so that rows fall into different cache sets
-constexpr float LOG2E = 1.4426950408889634f;
-const float NEG_INF = -__builtin_inff();
 
 // ---- element types: A is the row operand (Q or P), a vector of the cache is taken in PARTS ---------------
 
@@ -190,99 +170,13 @@ OCTAVO_INLINE const Tiles<D>& tiles_of(int width) {
     else return width == 4 ? TILES<D, 4> : width == 2 ? TILES<D, 2> : TILES<D, 1>;
 }
 
-// ---- the plan of a step ---------------------------------------------------------------------------------
-
-struct Shape {
-    int group, index, kv_heads, head_dim, heads, window, per_kv;  // per_kv: query heads of a KV head
-    int queries;                                                   // most query tokens of a tile
-    float scale, cap;
-    int64_t slot_floats;  // a result: [rows][head_dim] V sums, [rows] maxima, [rows] sums
-    int rows() const { return queries * per_kv; }
-};
-
-Shape shape_of(const Op& op) {
-    Shape s;
-    s.group = op.i[KV_GROUP], s.index = op.i[KV_INDEX], s.kv_heads = op.i[KV_HEADS], s.head_dim = op.i[KV_HEAD_DIM];
-    s.heads = op.i[KV_FIRST_FREE], s.window = op.i[KV_FIRST_FREE + 1];
-    s.per_kv = s.heads / s.kv_heads;
-    s.queries = s.per_kv >= ATTEND_ROWS ? 1 : ATTEND_ROWS / s.per_kv;
-    s.cap = op.f[1];
-    s.scale = s.cap > 0 ? op.f[0] / s.cap : op.f[0] * LOG2E;  // scores come out in units of cap, or of log 2
-    s.slot_floats = (int64_t(s.rows()) * (s.head_dim + 2) + LANES - 1) / LANES * LANES;
-    return s;
-}
-
-struct Tile {
-    int64_t row = 0;              // request
-    int token = 0, queries = 0;   // first token in the step, tokens
-    int first_group = 0, last_group = 0;  // of 16 keys, inclusive: all that any query of the tile sees
-    int first_split = 0, splits = 0;
-    int64_t cost = 0;             // of one KV head
-};
-
-// Cost of one group of 16 keys: reading it, and the arithmetic of each row.
-OCTAVO_INLINE int64_t group_cost(const Shape& s, int queries) { return 4 + int64_t(queries) * s.per_kv; }
-
-OCTAVO_INLINE int first_key(const Shape& s, int position) {
-    return s.window > 0 && position >= s.window ? position - s.window + 1 : 0;
-}
-
-// The place of a token in its request's KV. (Step::positions serves rope, and may differ.)
-OCTAVO_INLINE int place_of(const Step& step, int64_t row, int token) {
-    return step.context_lens[row] + token - step.row_starts[row];
-}
-
-OCTAVO_INLINE Tile tile_at(const Shape& s, const Step& step, int64_t row, int token) {
-    Tile t;
-    t.row = row, t.token = token;
-    const int left = step.row_starts[row + 1] - token;
-    t.queries = left < s.queries ? left : s.queries;
-    t.first_group = first_key(s, place_of(step, row, token)) / LANES;
-    t.last_group = place_of(step, row, token + t.queries - 1) / LANES;
-    t.first_split = t.first_group / SPLIT_GROUPS;
-    t.splits = t.last_group / SPLIT_GROUPS - t.first_split + 1;
-    t.cost = (t.last_group - t.first_group + 1) * group_cost(s, t.queries);
-    return t;
-}
-
-// Units of a tile in line. One query token: all KV heads of a split, then the next split (their blocks are
-// neighbours in memory). More: all splits of a head, then the next head (its state stays in the cache).
-struct Unit {
-    int head, split;
-};
-OCTAVO_INLINE Unit unit_at(const Shape& s, const Tile& t, int64_t u) {
-    if (t.queries == 1) return {int(u % s.kv_heads), t.first_split + int(u / s.kv_heads)};
-    return {int(u / t.splits), t.first_split + int(u % t.splits)};
-}
-
-OCTAVO_INLINE void split_range(const Tile& t, int split, int* first, int* count) {
-    const int a = split * SPLIT_GROUPS, b = a + SPLIT_GROUPS - 1;
-    *first = t.first_group > a ? t.first_group : a;
-    *count = (t.last_group < b ? t.last_group : b) - *first + 1;
-}
-
-OCTAVO_INLINE int64_t unit_cost(const Shape& s, const Tile& t, int split) {
-    int first, count;
-    split_range(t, split, &first, &count);
-    return count * group_cost(s, t.queries);
-}
-
-// A unit belongs to the thread in whose share of the total its middle lies.
-OCTAVO_INLINE int owner_of(int64_t start, int64_t cost, int64_t total, int threads) {
-    return int((2 * start + cost) * threads / (2 * total));
-}
-
 // ---- one unit -------------------------------------------------------------------------------------------
 
-struct Result {
-    float* sums;  // [rows][head_dim]
-    float* maxima;
-    float* totals;
+template <class D>
+struct Lanes {
+    static constexpr int PER = D::PER, ROWS = ATTEND_ROWS, ROWS_STEP = 1;
+    void unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Unit unit, const Tile* next_tile, char* scratch, Result out) const;
 };
-OCTAVO_INLINE Result result_at(const Shape& s, float* slot) {
-    float* maxima = slot + int64_t(s.rows()) * s.head_dim;
-    return {slot, maxima, maxima + s.rows()};
-}
 
 // Masks a row's scores, finds the maximum, turns scores into probabilities in place and adds them up.
 template <class D>
@@ -313,53 +207,18 @@ OCTAVO_INLINE void softmax_row(float* s, int n, int first, int last, float cap, 
     *total = sum_lanes(sum);
 }
 
-// Where the keys and values of a unit lie, by groups of 16 positions.
-struct Lines {
-    int first_group, groups;
-    int64_t half;  // bytes of K, or of V, of a head in a block
-    const char *k[SPLIT_GROUPS], *v[SPLIT_GROUPS];
-};
 template <class D>
-OCTAVO_INLINE void find_lines(const Step& step, const Shape& s, const Tile& t, Unit unit, Lines* lines) {
-    const int head_dim = s.head_dim, block_size = step.block_size;
-    split_range(t, unit.split, &lines->first_group, &lines->groups);
-    lines->half = int64_t(block_size) * head_dim * (4 / D::PER);
-    const int32_t* table = step.block_tables + s.group * step.group_stride + t.row * step.table_width;
-    const char* head_base = step.kv + (int64_t(s.index) * s.kv_heads + unit.head) * 2 * lines->half;
-    for (int g = 0; g < lines->groups; ++g) {
-        const int position = (lines->first_group + g) * LANES, slot = position % block_size;
-        const char* block = head_base + table[position / block_size] * step.block_bytes;
-        lines->k[g] = block + int64_t(slot) * 4;
-        lines->v[g] = block + lines->half + int64_t(slot) * head_dim * (4 / D::PER);
-    }
-}
-
-// `next_tile` is the tile that this thread takes up after a unit that ends a line of heads, or null.
-template <class D>
-void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Unit unit, const Tile* next_tile, char* scratch, Result out) {
+void Lanes<D>::unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Unit unit, const Tile* next_tile, char* scratch, Result out) const {
     using A = typename D::A;
     const int rows = t.queries * s.per_kv, head_dim = s.head_dim, block_size = step.block_size;
     Lines lines;
-    find_lines<D>(step, s, t, unit, &lines);
+    find_lines<Lanes>(step, s, t, unit, &lines);
     const int groups = lines.groups, first_group = lines.first_group;
 
-    // Decode waits for memory, so V is fetched while K is read, and while V is read K of the unit to follow.
     const bool decode = t.queries == 1;
-    const char *next_v[SPLIT_GROUPS], *next_k[SPLIT_GROUPS];
-    const char* const* after_v = nullptr;
-    if (decode) {
-        Lines following;
-        if (unit.head + 1 < s.kv_heads) {
-            for (int g = 0; g < groups; ++g) next_k[g] = lines.v[g] + lines.half;
-            after_v = next_k;
-        } else if (unit.split + 1 < t.first_split + t.splits || next_tile) {
-            const bool same = unit.split + 1 < t.first_split + t.splits;
-            find_lines<D>(step, s, same ? t : *next_tile, {0, same ? unit.split + 1 : next_tile->first_split}, &following);
-            for (int g = 0; g < groups; ++g) next_k[g] = following.v[g < following.groups ? g : following.groups - 1] - lines.half;
-            after_v = next_k;
-        }
-        for (int g = 0; g < groups; ++g) next_v[g] = lines.k[g] + lines.half;
-    }
+    Ahead ahead;
+    if (decode) find_ahead<Lanes>(step, s, t, unit, next_tile, lines, &ahead);
+    const char* const* after_v = decode && ahead.has_k ? ahead.k : nullptr;
 
     // Q, scaled, as operands.
     auto* scores = reinterpret_cast<float*>(scratch);
@@ -376,7 +235,7 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
         n = tile_width(tallest, groups - g);
         for (int c = 0; c < chunks; ++c) {
             const int r = rows * c / chunks, m = rows * (c + 1) / chunks - r;
-            tiles_of<D>(n).qk[m - 1]({q + r * q_stride, q_stride, lines.k + g, int64_t(block_size) * 4, head_dim, 0, decode && c == 0 ? next_v + g : nullptr,
+            tiles_of<D>(n).qk[m - 1]({q + r * q_stride, q_stride, lines.k + g, int64_t(block_size) * 4, head_dim, 0, decode && c == 0 ? ahead.v + g : nullptr,
                                       scores + int64_t(r) * S_STRIDE + g * LANES, S_STRIDE});
         }
     }
@@ -401,168 +260,15 @@ void run_unit(const Op& op, const Step& step, const Shape& s, const Tile& t, Uni
     }
 }
 
-// ---- merging splits -------------------------------------------------------------------------------------
-
-OCTAVO_INLINE float exp2_of(float x) {
-    alignas(64) float t[LANES];
-    store(t, exp2v(set1(x)));
-    return t[0];
-}
-
-// state = state + part, row by row. A row that sees nothing of the part is left alone.
-void merge(const Shape& s, const Tile& t, Result state, Result part) {
-    const int rows = t.queries * s.per_kv;
-    for (int r = 0; r < rows; ++r) {
-        const float m = part.maxima[r], old = state.maxima[r];
-        if (m == NEG_INF) continue;
-        float* to = state.sums + int64_t(r) * s.head_dim;
-        const float* from = part.sums + int64_t(r) * s.head_dim;
-        if (old == NEG_INF) {
-            std::memcpy(to, from, size_t(s.head_dim) * 4);
-            state.maxima[r] = m, state.totals[r] = part.totals[r];
-            continue;
-        }
-        const float top = m > old ? m : old;
-        const float a = exp2_of(old - top), b = exp2_of(m - top);
-        const V va = set1(a), vb = set1(b);
-        for (int d = 0; d < s.head_dim; d += LANES) store(to + d, fma(load(from + d), vb, load(to + d) * va));
-        const float x = state.totals[r] * a, y = part.totals[r] * b;
-        state.totals[r] = x + y;
-        state.maxima[r] = top;
-    }
-}
-
-// Divides by the sum (with the head's sink, if it has one) and writes the output.
-void finish(const Op& op, const Shape& s, const Tile& t, int head, Result state) {
-    const auto* sinks = static_cast<const float*>(op.w[0]);
-    const int rows = t.queries * s.per_kv;
-    for (int r = 0; r < rows; ++r) {
-        const int h = head * s.per_kv + r % s.per_kv;
-        float factor = 1.0f, total = state.totals[r];
-        if (sinks) {
-            const float sink = sinks[h] * LOG2E, m = state.maxima[r], top = sink > m ? sink : m;
-            factor = exp2_of(m - top);
-            const float x = total * factor;
-            total = x + exp2_of(sink - top);
-        }
-        const V inv = set1(factor / total), zero = set1(0.0f);
-        const float* from = state.sums + int64_t(r) * s.head_dim;
-        float* y = op.out[0].f32(t.token + r / s.per_kv) + int64_t(h) * s.head_dim;
-        // + 0 turns -0 into 0: the only trace that masked keys could leave.
-        for (int d = 0; d < s.head_dim; d += LANES) store(y + d, load(from + d) * inv + zero);
-    }
-}
-
-// ---- the op ---------------------------------------------------------------------------------------------
-
-struct Walk {  // over the tiles of a step, in line
-    const Shape& s;
-    const Step& step;
-    int64_t row = 0;
-    int token = 0;
-    bool next(Tile* t) {
-        while (row < step.R && token >= step.row_starts[row + 1]) ++row;
-        if (row >= step.R) return false;
-        *t = tile_at(s, step, row, token);
-        token += t->queries;
-        return true;
-    }
-};
-
-template <class D>
-void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
-    const Shape s = shape_of(op);
-    auto* space = const_cast<AttendSpace*>(static_cast<const AttendSpace*>(op.w[1]));
-    int64_t total = 0;
-    Tile t;
-    for (Walk walk{s, step}; walk.next(&t);) total += t.cost * s.kv_heads;
-    if (total == 0) return;
-    const int64_t state_floats = s.slot_floats * s.kv_heads;
-    float* scratch_slot = reinterpret_cast<float*>(ctx.scratch);  // the unit at hand
-    char* scratch = ctx.scratch + s.slot_floats * 4;
-    float* own = reinterpret_cast<float*>(space->own(ctx.tid, size_t(state_floats + s.slot_floats) * 4));
-
-    Tile open;               // my last tile, if other threads have splits of my heads
-    int64_t open_start = 0;
-    bool has_open = false, shared_out = false;
-    int64_t start = 0;       // cost of all tiles before
-    for (Walk walk{s, step}; walk.next(&t); start += t.cost * s.kv_heads) {
-        const int64_t cost = t.cost * s.kv_heads, units = int64_t(t.splits) * s.kv_heads;
-        const int first_owner = owner_of(start, unit_cost(s, t, t.first_split), total, ctx.n);
-        const int last_owner = owner_of(start + cost - unit_cost(s, t, t.first_split + t.splits - 1),
-                                        unit_cost(s, t, t.first_split + t.splits - 1), total, ctx.n);
-        if (first_owner != last_owner) shared_out = true;
-        if (ctx.tid < first_owner || ctx.tid > last_owner) continue;
-        if (first_owner < ctx.tid) {  // my first tile: room for splits of heads that others finish
-            own = reinterpret_cast<float*>(space->own(ctx.tid, size_t(state_floats + units * s.slot_floats) * 4));
-        }
-        Tile following;
-        Walk peek = walk;
-        const Tile* next_tile = t.queries == 1 && ctx.tid == last_owner && peek.next(&following) ? &following : nullptr;
-        int64_t at = start, my_first = -1;
-        bool mine[ATTEND_MAX_KV_HEADS] = {};  // heads whose first split is mine
-        bool unfinished = false;
-        for (int64_t u = 0; u < units; ++u) {
-            const Unit unit = unit_at(s, t, u);
-            const int64_t c = unit_cost(s, t, unit.split);
-            const int owner = owner_of(at, c, total, ctx.n);
-            at += c;
-            if (owner != ctx.tid) {
-                if (mine[unit.head]) unfinished = true;
-                continue;
-            }
-            if (my_first < 0) my_first = u;
-            if (unit.split == t.first_split) mine[unit.head] = true;
-            if (!mine[unit.head]) {
-                run_unit<D>(op, step, s, t, unit, next_tile, scratch, result_at(s, own + state_floats + (u - my_first) * s.slot_floats));
-                continue;
-            }
-            const Result state = result_at(s, own + unit.head * s.slot_floats), part = result_at(s, scratch_slot);
-            if (unit.split == t.first_split) {
-                run_unit<D>(op, step, s, t, unit, next_tile, scratch, state);
-            } else {
-                run_unit<D>(op, step, s, t, unit, next_tile, scratch, part);
-                merge(s, t, state, part);
-            }
-            if (unit.split == t.first_split + t.splits - 1) finish(op, s, t, unit.head, state);
-        }
-        if (unfinished) open = t, open_start = start, has_open = true;
-    }
-    if (!shared_out) return;  // the same for all threads
-    ctx.barrier();
-    if (!has_open) return;
-
-    const int64_t units = int64_t(open.splits) * s.kv_heads;
-    int64_t at = open_start, first_of_owner = 0;
-    int last_owner = -1;
-    bool mine[ATTEND_MAX_KV_HEADS] = {};
-    for (int64_t u = 0; u < units; ++u) {
-        const Unit unit = unit_at(s, open, u);
-        const int64_t c = unit_cost(s, open, unit.split);
-        const int owner = owner_of(at, c, total, ctx.n);
-        at += c;
-        if (owner != last_owner) last_owner = owner, first_of_owner = u;
-        if (owner == ctx.tid) {
-            if (unit.split == open.first_split) mine[unit.head] = true;
-            continue;
-        }
-        if (!mine[unit.head]) continue;
-        auto* slot = reinterpret_cast<float*>(const_cast<char*>(space->of(owner))) + state_floats + (u - first_of_owner) * s.slot_floats;
-        const Result state = result_at(s, own + unit.head * s.slot_floats);
-        merge(s, open, state, result_at(s, slot));
-        if (unit.split == open.first_split + open.splits - 1) finish(op, s, open, unit.head, state);
-    }
-}
-
 template <class BF16>
 void attend(const Op& op, const Step& step, const Ctx& ctx) {
-    if (op.i[KV_DTYPE] == KV_BF16) attend_as<BF16>(op, step, ctx);
-    else attend_as<F32>(op, step, ctx);
+    if (op.i[KV_DTYPE] == KV_BF16) attend_as<Lanes<BF16>>(op, step, ctx);
+    else attend_as<Lanes<F32>>(op, step, ctx);
 }
 
-constexpr AttentionKernels PLAIN = {attend<OpenBF16>};
+constexpr AttentionKernels PLAIN = {attend<OpenBF16>, attend_scratch_bytes};
 #if defined(__AVX512BF16__)
-constexpr AttentionKernels WITH_BF16_DOT = {attend<DotBF16>};
+constexpr AttentionKernels WITH_BF16_DOT = {attend<DotBF16>, attend_scratch_bytes};
 #endif
 
 }  // namespace

@@ -245,7 +245,7 @@ void attend(Program& p, const std::string& name, const Buffer& q, const Buffer& 
     op.f[0] = scale, op.f[1] = softcap;
     if (sinks) op.w[0] = vector(p, name, "sinks", *sinks, heads);
     op.w[1] = attend_space(p);
-    p.need_scratch(attend_scratch_bytes(heads / kv_heads, head_dim));
+    p.need_scratch(p.kernels().attention->scratch_bytes(heads / kv_heads, head_dim));
     p.add_op(op, name);
 }
 

@@ -138,6 +138,12 @@ void bind_program(nb::module_& m) {
         .def_ro("offset", &Buffer::offset)
         .def_prop_ro("rows", [](const Buffer& b) { return b.rows == ROWS_TOKENS ? "tokens" : "samples"; });
 
+    nb::class_<TeamSize>(m, "TeamSize", "How many threads are worth using now (team_size.h).")
+        .def(nb::init<int>(), nb::arg("most"))
+        .def_prop_ro("now", &TeamSize::now)
+        .def_prop_ro("changes", &TeamSize::changes)
+        .def("saw", &TeamSize::saw, nb::arg("wall_ns"), nb::arg("work_ns"));
+
     nb::class_<Program>(m, "Program")
         .def("__init__", [](Program* self, int max_tokens, int max_rows, int num_groups, int table_width, int block_size,
                             int vocab, int num_threads, const std::string& isa, int64_t arena_bytes) {
@@ -176,6 +182,16 @@ void bind_program(nb::module_& m) {
             for (const auto& t : p.times()) out.emplace_back(t.name, t.runs, t.ns);
             return out;
         }, "(op, runs, nanoseconds) since profile(True).")
+        .def_prop_rw("adaptive", &Program::adaptive, &Program::set_adaptive,
+                     "Whether the thread team may use fewer threads where that gets more done.")
+        .def("waits", [](const Program& p) {
+            const Waits w = p.waits();
+            nb::dict d;
+            d["steps"] = w.steps, d["wall_ns"] = w.wall_ns, d["thread_ns"] = w.thread_ns, d["wait_ns"] = w.wait_ns;
+            d["sleeps"] = w.sleeps, d["late"] = w.late, d["threads"] = w.threads, d["resizes"] = w.resizes;
+            return d;
+        }, nb::sig("def waits(self) -> dict[str, int]"), "What the threads waited for each other since reset_waits().")
+        .def("reset_waits", &Program::reset_waits)
         .def_prop_ro("names", &Program::names)
         .def_prop_ro("isa", [](const Program& p) { return p.kernels().isa; })
         .def_prop_ro("num_threads", [](const Program& p) { return p.options().num_threads; })

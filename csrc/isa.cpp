@@ -84,6 +84,7 @@ const KernelTable& table_avx512_amx() {
         KernelTable t = table_avx512_bf16();
         t.isa = "avx512_amx";
         t.linear = &avx512_amx::linear_kernels();
+        t.attention = &avx512_amx::attention_kernels();
         return t;
     }();
     return table;

@@ -3,7 +3,7 @@
 //
 //     namespace octavo::OCTAVO_ISA { const AttentionKernels& attention_kernels(); }
 //
-// avx512_amx is avx512_bf16 but for the linear kernels (linear_amx.cpp).
+// avx512_amx is avx512_bf16 but for linear_amx.cpp and attention_amx.cpp.
 //
 // The compiler's own macros (__AVX2__, __AVX512F__, __AVX512BF16__, __ARM_NEON) say which intrinsics
 // a file may use. A kernel file must not instantiate inline functions shared with other files
@@ -55,8 +55,9 @@ namespace avx512_bf16 {  // vdpbf16ps whatever the CPU's maker
 const LinearKernels& linear_dot_kernels();
 const AttentionKernels& attention_dot_kernels();
 }
-namespace avx512_amx {  // linear_amx.cpp; its other families are those of avx512_bf16
+namespace avx512_amx {  // *_amx.cpp; its other families are those of avx512_bf16
 const LinearKernels& linear_kernels();
+const AttentionKernels& attention_kernels();
 }
 #undef OCTAVO_DECLARE_ISA
 

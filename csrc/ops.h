@@ -111,7 +111,7 @@ private:
 
 constexpr int ATTEND_ROWS = 24;           // rows (query token x head) of a tile, unless one token has more
 constexpr int ATTEND_MAX_KV_HEADS = 512;
-// Scratch (Ctx::scratch) that attend needs in each thread.
+// Scratch (Ctx::scratch) that attend on vectors needs in each thread.
 inline size_t attend_scratch_bytes(int64_t per_kv, int64_t head_dim) {
     const int64_t rows = per_kv > ATTEND_ROWS ? per_kv : ATTEND_ROWS;
     return size_t(rows * (head_dim + 2) + 16 + rows * (512 + 16) + rows * (head_dim + 16)) * 4 + 256;
@@ -121,6 +121,7 @@ struct AttentionKernels {
     // in q [T, heads * head_dim]; out y; w[0] sinks [heads] or null, w[1] AttendSpace;
     // KVPlace, i[KV_FIRST_FREE] heads, + 1 window (0 = all); f[0] scale, f[1] softcap (0 = off)
     OpFn attend;
+    size_t (*scratch_bytes)(int64_t per_kv, int64_t head_dim);  // Ctx::scratch that it needs
 };
 
 // SamplingBatch and StepOutput of executors/base.py as pointers. Row r of the logits belongs to entry r.

@@ -276,7 +276,7 @@ void Program::run(int T, int R, int S, int P) {
     int32_t* token_rows = data<int32_t>("token_rows");
     for (int r = 0; r < R; r++)
         for (int t = step_.row_starts[r]; t < step_.row_starts[r + 1]; t++) token_rows[t] = r;
-    if (!team_) team_ = std::make_unique<Team>(options_.num_threads, scratch_bytes_);
+    if (!team_) team_ = std::make_unique<Team>(options_.num_threads, scratch_bytes_, adaptive_);
     fault_.store(-1);
     execute();
     const int64_t fault = fault_.load();

@@ -126,6 +126,11 @@ public:
     struct OpTime { std::string name; int64_t runs; int64_t ns; };
     std::vector<OpTime> times() const;
     const std::vector<std::string>& names() const { return names_; }
+    // Whether the team may use fewer threads than it has, where that gets more done. Results do not depend on it.
+    void set_adaptive(bool on) { adaptive_ = on, team_.reset(); }
+    bool adaptive() const { return adaptive_; }
+    Waits waits() const { return team_ ? team_->waits() : Waits(); }
+    void reset_waits() { if (team_) team_->reset_waits(); }
     int64_t arena_bytes() const { return options_.arena_bytes; }
     int64_t operand_bytes() const { return operand_bytes_; }
     int64_t scratch_bytes() const { return int64_t(scratch_bytes_) * options_.num_threads; }
@@ -152,7 +157,7 @@ private:
     size_t scratch_bytes_ = 1 << 16;
     std::unique_ptr<Team> team_;
     std::atomic<int64_t> fault_{-1};
-    bool profile_ = false;
+    bool profile_ = false, adaptive_ = false;
     std::vector<int64_t> ns_, runs_;
 };
 

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from octavo.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -18,6 +20,11 @@ VARIABLES = (
     Variable("OCTAVO_CACHE", "Folder of pulled models; default: the user's cache directory."),
     Variable("OCTAVO_API_KEY", "Bearer token of the server and of `octavo chat`; --api-key wins."),
     Variable("OCTAVO_ISA", "Instruction set of the native kernels; --isa wins."),
+    Variable(
+        "OCTAVO_TEAM",
+        "adaptive (default): the engine uses fewer threads than --threads while other processes take the cores "
+        "and that gets more done; fixed: always all.",
+    ),
     Variable("OCTAVO_COMMAND", "How hints spell the command `octavo`; `./run` sets it."),
     Variable("OCTAVO_PIP", "How hints spell `pip`; `./run` sets it."),
     Variable("OCTAVO_SERVER_DEV_MODE", "1 serves /pause, /resume, /is_paused and /reset_prefix_cache."),
@@ -39,6 +46,13 @@ def api_key() -> str | None:
 
 def isa() -> str | None:
     return os.environ.get("OCTAVO_ISA") or None
+
+
+def adaptive_team() -> bool:
+    value = os.environ.get("OCTAVO_TEAM") or "adaptive"
+    if value not in ("adaptive", "fixed"):
+        raise ConfigError(f"OCTAVO_TEAM is {value!r}", fix="allowed are adaptive and fixed; or unset it")
+    return value == "adaptive"
 
 
 def is_dev_mode() -> bool:

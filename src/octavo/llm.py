@@ -326,8 +326,7 @@ class LLM:
         choices: dict[str, _Choice],
     ) -> RequestOutput:
         """Makes one request for each choice, and the output that they fill."""
-        from octavo.api.generation import check_min_tokens
-        from octavo.api.sampling import choice_seeds, eos_ids
+        from octavo.api.sampling import check_min_tokens, choice_seeds, eos_ids
         from octavo.api.text.pipeline import ChoicePipeline
         from octavo.api.text.token_pipeline import TokenPipeline
 

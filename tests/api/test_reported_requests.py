@@ -227,6 +227,12 @@ async def test_p012_unknown_fields_are_reported_or_refused() -> None:
         ("kv_transfer_params", {"a": 1}),
         ("mm_processor_kwargs", {"a": 1}),
         ("functions", [{"name": "f"}]),
+        ("detokenize", False),
+        ("extra_args", {"a": 1}),
+        ("flat_logprobs", True),
+        ("prompt_logprob_token_ids", [[1]]),
+        ("prompt_logprob_start", 0),
+        ("trace_decode_token_ids", [1]),
     ],
 )
 async def test_fields_that_do_not_act_are_refused_by_name(field: str, value: object) -> None:
@@ -235,6 +241,16 @@ async def test_fields_that_do_not_act_are_refused_by_name(field: str, value: obj
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == field
             assert field in answer.json()["error"]["message"]
+
+
+async def test_a_request_may_leave_the_prefix_cache_alone() -> None:
+    async with world() as w:
+        for fields in ({}, {"skip_reading_prefix_cache": True}, {"prompt_logprobs": 0}):
+            assert (await w.complete(**fields)).status_code == 200
+        refused = await w.chat(skip_reading_prefix_cache=False, prompt_logprobs=1)
+        assert [r.skip_reading_prefix_cache for r in w.engine.seen] == [False, True, True]
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "skip_reading_prefix_cache"
 
 
 async def test_values_that_ask_for_nothing_are_fine() -> None:

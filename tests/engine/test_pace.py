@@ -15,7 +15,7 @@ from tests.engine.harness import VOCAB, Ear, ask, check, check_idle, make_engine
 from tests.fakes.glass_worker import GlassWorker, expected
 
 from octavo.core.engine import Engine
-from octavo.core.pace import FLOOR, GRAIN, LEAST, START_MS, StepTime
+from octavo.core.pace import CHANCE_MOST, FLOOR, GRAIN, LEAST, START_MS, Chance, StepTime
 from octavo.core.protocols import Load
 from octavo.errors import ConfigError
 from octavo.wire.messages import EngineRequest, StepPlan
@@ -191,6 +191,83 @@ def test_streams_do_not_wait_for_a_long_prompt(speed: float, depth: int) -> None
     assert ear["long"].token_ids == expected(long, (0,), VOCAB, 8192).token_ids
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("pair_ms", [5e-5, 4e-4])
+def test_few_gaps_exceed_the_bound_from_the_first_step_on(seed: int, pair_ms: float) -> None:
+    """The load of c5 on a cold engine whose steps scatter: 8 streams, then three prompts of 3,500 tokens.
+
+    Of 1,600 gaps the 99th percentile is set by the two worst steps, so that no step may be a guess.
+    """
+    rng = random.Random(seed)
+    noisy = Clock(6.0, 0.8, 0.5, pair_ms)
+    taken: list[float] = []
+
+    def takes(worker: GlassWorker, plan: StepPlan) -> float:
+        elapsed_s = noisy(worker, plan) * rng.uniform(0.92, 1.12)
+        taken.append(1e3 * elapsed_s)
+        return elapsed_s
+
+    engine, worker = paced(takes, max_num_seqs=256)
+    ear = Ear()
+    streams(engine, 8, ear)
+    first = len(worker.plans)
+    for i in range(3):
+        engine.add(ask(f"long-{i}", prompt(3500, i), 8))
+        turns(engine, 2, ear)
+    while any(f"long-{i}" not in ear for i in range(3)):
+        turns(engine, 1, ear)
+    times = sorted(taken[first:])
+    assert times[-2] <= 1.15 * BOUND_MS and times[-1] <= 1.3 * BOUND_MS
+    least = (10_500 * 0.5 + 3 * 3500**2 / 2 * pair_ms) / (BOUND_MS - 15)
+    assert len(times) < 1.6 * least + 20, "nor are the prompts held back"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_that_are_often_held_up_are_planned_shorter(seed: int) -> None:
+    """Every tenth step loses a core for a while: not the mean is kept under the bound, but nearly all steps."""
+    rng, taken = random.Random(seed), []
+    steady = Clock(6.0, 0.8, 0.5, 1e-4)
+
+    def takes(worker: GlassWorker, plan: StepPlan) -> float:
+        held_up = rng.uniform(1.25, 1.5) if rng.random() < 0.1 else 1.0
+        taken.append(1e3 * steady(worker, plan) * held_up * rng.uniform(0.97, 1.03))
+        return taken[-1] / 1e3
+
+    engine, worker = paced(takes)
+    ear = Ear()
+    streams(engine, 8, ear, 800)
+    for i in range(4):
+        if i == 1:
+            first = len(worker.plans)
+        engine.add(ask(f"long-{i}", prompt(5000, i), 2))
+        while f"long-{i}" not in ear:
+            turns(engine, 1, ear)
+    times = sorted(taken[first:])
+    assert len(times) > 100
+    assert times[int(0.95 * len(times))] <= 1.1 * BOUND_MS
+    assert sum(times) / len(times) > 0.6 * BOUND_MS
+
+
+def test_what_is_chance_is_planned_for() -> None:
+    steady, rough = Chance(), Chance()
+    rng = random.Random(7)
+    for _ in range(3000):
+        steady.learn(rng.uniform(0.98, 1.01))
+        rough.learn(rng.uniform(0.7, 1.3))
+    assert steady.factor < 1.06
+    assert 1.2 < rough.factor < 1.35
+    before = rough.factor
+    for ratio in (float("nan"), float("inf"), 1e9):  # nothing that a shorter chunk could have helped
+        rough.learn(ratio)
+    assert rough.factor == before
+    for _ in range(1000):
+        rough.learn(CHANCE_MOST)
+    assert rough.factor == CHANCE_MOST
+    for _ in range(2000):
+        rough.learn(-1.0)
+    assert rough.factor == 1.0
+
+
 def test_the_answers_are_those_without_a_bound() -> None:
     requests = [ask(f"r{i}", prompt(n, i), 12) for i, n in enumerate((30, 900, 5, 2500, 70))]
     answers = []
@@ -279,7 +356,7 @@ def test_a_short_prompt_passes_through_a_long_one(num_streams: int) -> None:
         i for i, plan in enumerate(worker.plans) if any(a.request_id == "short" for a in plan.added)
     )
     assert admitted == first
-    assert max(worker.plans[admitted].counts) > 60, "and the long one goes on in the same step"
+    assert sum(c > 1 for c in worker.plans[admitted].counts) == 2, "and the long one goes on in the same step"
     while engine.has_work():
         ear.take(engine.pump(None))
     assert len(ear["long"].token_ids) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -149,3 +150,56 @@ def test_beam_search_gives_the_best_answers_first(llm: LLM) -> None:
     assert one.outputs[0].token_ids == greedy.outputs[0].token_ids
     with pytest.raises(InvalidRequest, match="width"):
         llm.beam_search("x", BeamSearchParams(beam_width=99, max_tokens=8))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 1.5}, "n"),
+        ({"n": 2, "temperature": 0}, "n"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {5: "a"}}, "logit_bias"),
+        ({"bad_words": ["x" * 9000]}, "bad_words"),
+        ({"min_tokens": 600, "max_tokens": None}, "min_tokens"),
+        ({"stream_interval": 2}, "stream_interval"),
+        ({"stop": ["x"], "detokenize": False}, "stop"),
+        ({"prompt_logprobs": 1, "skip_reading_prefix_cache": False}, "skip_reading_prefix_cache"),
+    ],
+)
+def test_parameters_that_cannot_act_are_refused_by_name(llm: LLM, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        llm.generate("x", SamplingParams(**fields), use_tqdm=False)
+    assert caught.value.param == param
+    with pytest.raises(TypeError, match="watermarking"):
+        SamplingParams(watermarking=True)  # type: ignore[call-arg]
+
+
+def test_parameters_may_be_spelled_as_in_a_body(llm: LLM) -> None:
+    text = SamplingParams(temperature=0, max_tokens=40, stop="six")  # type: ignore[arg-type]
+    (got,) = llm.generate("One, two, three,", text, use_tqdm=False)
+    assert got.outputs[0].stop_reason == "six"
+    biased = SamplingParams(temperature=0, max_tokens=2, logit_bias={"100": 900})  # type: ignore[dict-item]
+    assert llm.generate("x", biased, use_tqdm=False)[0].outputs[0].token_ids == [100, 100]
+    drawn = SamplingParams(temperature=1, max_tokens=8, seed=-1)
+    assert len({llm.generate("x", drawn, use_tqdm=False)[0].outputs[0].text for _ in range(4)}) > 1
+
+
+def test_without_detokenising_there_are_ids_and_no_text(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=6, logprobs=1)
+    (full,) = llm.generate("The capital of France is", params, use_tqdm=False)
+    bare = SamplingParams(temperature=0, max_tokens=6, logprobs=1, detokenize=False)
+    (got,) = llm.generate("The capital of France is", bare, use_tqdm=False)
+    assert (got.outputs[0].text, got.outputs[0].token_ids) == ("", full.outputs[0].token_ids)
+    assert got.outputs[0].cumulative_logprob == full.outputs[0].cumulative_logprob
+
+
+def test_a_prompt_may_be_computed_whole(llm: LLM) -> None:
+    prompt = "A prompt that is long enough to have a block of its own, so that it can be found again. " * 2
+    llm.generate(prompt, GREEDY, use_tqdm=False)
+    params = SamplingParams(temperature=0, max_tokens=12, skip_reading_prefix_cache=True)
+    cached = [llm.generate(prompt, p, use_tqdm=False)[0].num_cached_tokens for p in (GREEDY, params)]
+    assert cached[0] and cached[1] == 0

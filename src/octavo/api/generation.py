@@ -19,7 +19,7 @@ import msgspec
 
 from octavo.api.prompt import Prompt, room
 from octavo.api.records import RequestLog, Siblings, counted
-from octavo.api.sampling import choice_seeds, eos_ids
+from octavo.api.sampling import check_min_tokens, choice_seeds, eos_ids
 from octavo.api.state import ApiState
 from octavo.api.text.parsers.machine import OutputParser
 from octavo.api.text.pipeline import ChoiceEvent, ChoicePipeline
@@ -264,15 +264,6 @@ def _joined(first: ChoiceEvent, second: ChoiceEvent) -> ChoiceEvent:
     if first.prompt_logprobs is not None:
         second.prompt_logprobs = first.prompt_logprobs
     return second
-
-
-def check_min_tokens(params: SamplingParams, most: int) -> None:
-    """Again, now that it is known how many tokens there may be."""
-    if params.min_tokens > most:
-        raise InvalidRequest(
-            f"min_tokens is {params.min_tokens}; at most {most} tokens can follow this prompt",
-            param="min_tokens",
-        )
 
 
 def salt_of(api_key: str | None, cache_salt: str | None, *, shared: bool) -> str | None:

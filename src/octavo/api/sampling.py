@@ -234,6 +234,15 @@ def bad_word_ids(codec: TextCodec, words: Sequence[str]) -> list[list[int]]:
     return found
 
 
+def check_min_tokens(params: SamplingParams, most: int) -> None:
+    """Again, now that it is known how many tokens there may be."""
+    if params.min_tokens > most:
+        raise InvalidRequest(
+            f"min_tokens is {params.min_tokens}; at most {most} tokens can follow this prompt",
+            param="min_tokens",
+        )
+
+
 def eos_ids(codec: TextCodec, defaults: SamplingDefaults, params: SamplingParams) -> list[int]:
     """Ids that end the answer; none with ignore_eos, which explicit stop_token_ids survive."""
     if params.ignore_eos:

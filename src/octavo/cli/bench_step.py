@@ -120,6 +120,7 @@ class Anatomy:
     ops_ms: float  # sum of the ops' medians
     limits: Limits
     groups: list[Group]
+    waits: dict[str, int]  # of the unprofiled steps, as native.Program.waits() has them
 
 
 def measure(
@@ -156,7 +157,7 @@ def measure(
     try:
         step = make_batch(program, shape)
         executor.allocate_kv(int(step.block_tables.max()) + 1)
-        whole_s, times_s = run_steps(executor, step, num_steps)
+        whole_s, times_s, waits = run_steps(executor, step, num_steps)
     finally:
         executor.close()
     limits = measure_limits(costs, options.isa, options.num_threads)
@@ -172,6 +173,7 @@ def measure(
         ops_ms=1e3 * sum(times_s),
         limits=limits,
         groups=grouped(program, costs, times_s, limits),
+        waits=waits,
     )
 
 
@@ -223,22 +225,30 @@ def make_batch(program: Program, shape: StepShape) -> StepBatch:
     )
 
 
-def run_steps(executor: NativeExecutor, step: StepBatch, num_steps: int) -> tuple[float, list[float]]:
-    """(median seconds of a step, median seconds of each op)."""
+def run_steps(
+    executor: NativeExecutor, step: StepBatch, num_steps: int
+) -> tuple[float, list[float], dict[str, int]]:
+    """(median seconds of a step, median seconds of each op, what threads waited in the first of both)."""
     for _ in range(WARM_STEPS):
         executor.run(step)
+    executor.core.reset_waits()
     whole = []
     for _ in range(num_steps):
         start = time.perf_counter()
         executor.run(step)
         whole.append(time.perf_counter() - start)
+    waits = executor.core.waits()
     by_step = []
     for _ in range(num_steps):
         executor.core.profile(True)
         executor.run(step)
         by_step.append([ns for _, _, ns in executor.core.times()])
     executor.core.profile(False)
-    return statistics.median(whole), [statistics.median(ns) * 1e-9 for ns in zip(*by_step, strict=True)]
+    return (
+        statistics.median(whole),
+        [statistics.median(ns) * 1e-9 for ns in zip(*by_step, strict=True)],
+        waits,
+    )
 
 
 def measure_limits(costs: Sequence[Cost], isa: str, num_threads: int) -> Limits:
@@ -306,10 +316,21 @@ def report(a: Anatomy) -> str:
         f"{a.batch} rows of {a.new_tokens} new tokens behind {a.context:,}\n"
         f"step {a.step_ms:.3f} ms ({per_second:,.0f} tokens/s); "
         f"sum of its ops {a.ops_ms:.3f} ms with a clock between them\n"
+        f"{waited(a.waits)}\n"
         f"limits measured now: {a.limits.read / 1e9:.1f} GB/s for what a step streams, "
         f"{a.limits.cached / 1e9:.0f} GB/s in caches; GFLOP/s: {compute}\n\n"
     )
     return head_lines + columns([head, *rows])
+
+
+def waited(w: dict[str, int]) -> str:
+    """One line: how much of the threads' time went by at barriers, and whether other processes are why."""
+    share = 100 * w["wait_ns"] / max(w["thread_ns"], 1)
+    used = w["thread_ns"] / max(w["wall_ns"], 1)
+    line = f"threads waited {share:.1f}% of their time; {used:.1f} in use; {w['sleeps']} waits ended in sleep"
+    if w["late"]:
+        line += f", {w['late']} took over a millisecond (a long op, or a core lost to another process)"
+    return line
 
 
 def _row(g: Group, total_us: float) -> list[str]:

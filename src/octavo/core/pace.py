@@ -7,7 +7,7 @@ from it. Does not know who is scheduled, nor what a token is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 
 from octavo.core.protocols import Load, StepView
 from octavo.core.request import Request
@@ -23,11 +23,18 @@ LEAST, MOST = 1e-3, 1e5  # bounds of a cost, in units of its start value
 SPIKE_DEVIATIONS = 4.0
 SPIKES_BELIEVED = 3
 
+HALVINGS = 5  # of the range in which the room for a prompt is sought
+
 #: Chunks are multiples of it: kernels compute rows in tiles.
 GRAIN = 16
 #: A step has room for so many prompt tokens however slow it is: a prompt must end some day.
 FLOOR = 32
-AIM = 0.9  # share of the bound that a step is planned for: half of all steps take longer than predicted
+#: A step is planned by a time that it rarely exceeds. Two things make it longer than the likely one: costs that are
+#: not known well yet (so many deviations of the prediction), and chance: the share of steps that may take longer.
+DEVIATIONS = 1.0
+MAY_EXCEED = 0.03
+CHANCE_START, CHANCE_MOST = 1.1, 2.0  # factor on the predicted time that covers chance, and its bounds
+CHANCE_STEP = 0.06  # how fast it follows what is seen
 
 
 class StepTime:
@@ -46,6 +53,11 @@ class StepTime:
 
     def predict_ms(self, load: Load) -> float:
         return _dot(self._factors, _features(load))
+
+    def doubt_ms(self, load: Load) -> float:
+        """A deviation of the prediction, of what the costs are not known to."""
+        features = _features(load)
+        return sqrt(max(_dot([_dot(row, features) for row in self._cov], features), 0.0))
 
     def learn(self, load: Load, elapsed_ms: float) -> None:
         if not (isfinite(elapsed_ms) and elapsed_ms > 0):
@@ -90,6 +102,23 @@ class StepTime:
                     cov[j][i] *= shrink
 
 
+class Chance:
+    """The factor between a predicted time and one that only few steps exceed: a quantile, tracked step by step."""
+
+    def __init__(self) -> None:
+        self.factor = CHANCE_START
+
+    def learn(self, ratio: float) -> None:
+        """A step took `ratio` times what was predicted. Spikes that no factor covers are not learned from."""
+        if not ratio <= CHANCE_MOST:
+            return
+        if ratio > self.factor:
+            self.factor += CHANCE_STEP * (1 - MAY_EXCEED)
+        else:
+            self.factor -= CHANCE_STEP * MAY_EXCEED
+        self.factor = min(max(self.factor, 1.0), CHANCE_MOST)
+
+
 class Pace:
     """`Limit`: while other rows wait for their next token, prompts get what keeps the step under
     `bound_ms`; with no such row, whatever the budget allows.
@@ -105,9 +134,19 @@ class Pace:
         self.grain = grain
         self.floor = floor
         self.time = StepTime()
+        self.chance = Chance()
+        self._last: tuple[Load, float] | None = (
+            None  # the last step that had prompts and streams, and its time
+        )
 
     def observe(self, load: Load, elapsed_s: float) -> None:
-        self.time.learn(load, 1e3 * elapsed_s)
+        elapsed_ms = 1e3 * elapsed_s
+        if load.singles and load.tokens and isfinite(elapsed_ms) and elapsed_ms > 0:
+            likely_ms = self.time.predict_ms(load)
+            self._last = load, elapsed_ms
+            # What is explained by costs not known yet is no chance.
+            self.chance.learn((elapsed_ms - self.time.doubt_ms(load)) / max(likely_ms, 1e-3))
+        self.time.learn(load, elapsed_ms)
 
     def is_full(self, view: StepView) -> bool:
         return view.load.singles > 0 and view.load.tokens > 0 and self._room(view) < self.grain
@@ -135,14 +174,51 @@ class Pace:
     def _room(self, view: StepView) -> int:
         """Prompt tokens at `view.context` that the step still has time for."""
         load = view.load
+        least, bound_ms = self.floor - load.tokens, self.bound_ms / self.chance.factor
+        most = self._likely_room(view, bound_ms)
+        if most <= least:
+            return least
+        if self._surely_ms(view, most) <= bound_ms:
+            return most
+        least = max(least, 0)
+        for _ in range(HALVINGS):  # the more tokens, the more doubt
+            middle = (least + most) // 2
+            if self._surely_ms(view, middle) <= bound_ms:
+                least = middle
+            else:
+                most = middle
+        return max(least, self.floor - load.tokens)
+
+    def _surely_ms(self, view: StepView, count: int) -> float:
+        """Of the step with `count` tokens more."""
+        load = view.load
+        pairs = count * view.context + count * (count + 1) // 2
+        load = Load(load.rows + 1, load.singles, load.seen, load.tokens + count, load.pairs + pairs)
+        likely_ms = self.time.predict_ms(load)
+        doubtful_ms = likely_ms + DEVIATIONS * self.time.doubt_ms(load)
+        return max(likely_ms, min(doubtful_ms, self._by_growth_ms(load)))
+
+    def _by_growth_ms(self, load: Load) -> float:
+        """At most so long: costs are not negative, so k times as much of everything takes k times as long at most."""
+        if self._last is None:
+            return inf
+        before, elapsed_ms = self._last
+        growth = 1.0
+        for now, then in zip(_features(load), _features(before), strict=True):
+            if now > growth * then:
+                if not then:
+                    return inf
+                growth = now / then
+        return growth * elapsed_ms
+
+    def _likely_room(self, view: StepView, bound_ms: float) -> int:
         _, row, token, pair, _ = self.time.costs_ms
-        time_ms = AIM * self.bound_ms - self.time.predict_ms(load) - row
-        room = self.floor - load.tokens
-        if time_ms > 0:
-            # time = tokens * each + tokens^2 * pair / 2, solved for tokens
-            each = token + pair * view.context
-            room = max(room, int(2 * time_ms / (each + sqrt(each * each + 2 * pair * time_ms))))
-        return room
+        time_ms = bound_ms - self.time.predict_ms(view.load) - row
+        if time_ms <= 0:
+            return 0
+        # time = tokens * each + tokens^2 * pair / 2, solved for tokens
+        each = token + pair * view.context
+        return int(2 * time_ms / (each + sqrt(each * each + 2 * pair * time_ms)))
 
 
 def _features(load: Load) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from dataclasses import fields
 import numpy as np
 import numpy.typing as npt
 
+from octavo import env
 from octavo.errors import CapacityError, WeightError
 from octavo.executors.base import F32, ExecutorOptions, SamplingBatch, StepBatch, StepOutput
 from octavo.executors.native_ops import RECORDERS, Recorder
@@ -48,6 +49,7 @@ class NativeExecutor:
             isa=options.isa,
             arena_bytes=arena_bytes,
         )
+        self.core.adaptive = env.adaptive_team()
         self.core.set_windows([group.window for group in program.kv.groups])
         self.views = {
             b.id: self.core.view(self._offsets[b.id], self._strides[b.id], b.width, b.rows)
@@ -222,7 +224,11 @@ class NativeExecutor:
             else "every value of the file kept"
         )
         return [
-            ["kernels", self.options.isa, f"{self.options.num_threads} threads, one native call a step"],
+            [
+                "kernels",
+                self.options.isa,
+                f"{self.options.num_threads} threads, one native call a step",
+            ],
             ["packed matrices", formats, lossy],
         ]
 

@@ -73,6 +73,16 @@ class Buffer:
     @property
     def rows(self) -> str: ...
 
+class TeamSize:
+    """How many threads are worth using now (team_size.h)."""
+
+    def __init__(self, most: int) -> None: ...
+    @property
+    def now(self) -> int: ...
+    @property
+    def changes(self) -> int: ...
+    def saw(self, wall_ns: int, work_ns: int) -> None: ...
+
 class Program:
     def __init__(
         self,
@@ -126,6 +136,16 @@ class Program:
     def times(self) -> list[tuple[str, int, int]]:
         """(op, runs, nanoseconds) since profile(True)."""
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether the thread team may use fewer threads where that gets more done."""
+
+    @adaptive.setter
+    def adaptive(self, arg: bool, /) -> None: ...
+    def waits(self) -> dict[str, int]:
+        """What the threads waited for each other since reset_waits()."""
+
+    def reset_waits(self) -> None: ...
     @property
     def names(self) -> list[str]: ...
     @property

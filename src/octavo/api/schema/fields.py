@@ -14,13 +14,18 @@ _GRAMMAR = "this route takes no grammar; /v1/chat/completions and /v1/completion
 _TOOLS = "it is the older form of tools and tool_choice: send those"
 _MEDIA = "this server takes text only"
 _REMOTE = "transfer of KV blocks between servers is not built yet"
+_CHOSEN = "logprobs of chosen tokens are given for the answer only (logprob_token_ids); ask for prompt_logprobs"
+_PLUG_INS = "there are no plug-ins that read it"
 _RENDER = "only the render routes return it, which are not built yet"
 
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), _MEDIA),
     "best_of": ((1,), "ranking of surplus choices is not built; ask for n"),
     "documents": (([],), "only chat has a template that could show them"),
+    "detokenize": ((True,), "this route answers with text; /inference/v1/generate takes it"),
     "ec_transfer_params": (({},), _REMOTE),
+    "extra_args": (({},), _PLUG_INS),
+    "flat_logprobs": ((False,), "it chooses a Python class; answers here are JSON"),
     "function_call": (("none",), _TOOLS),
     "functions": (([],), _TOOLS),
     "grammar": ((), _GUIDED),
@@ -36,6 +41,8 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "modalities": ((["text"],), _MEDIA),
     "prediction": ((), "predicted output is not built yet"),
     "prompt_embeds": (([],), "prompts are text or token ids; embeddings are not accepted"),
+    "prompt_logprob_start": ((), _CHOSEN),
+    "prompt_logprob_token_ids": ((), _CHOSEN),
     "response_format": (({"type": "text"},), _GRAMMAR),
     "return_mm_kwargs": ((False,), _RENDER),
     "return_token_offsets": ((False,), _RENDER),
@@ -47,7 +54,8 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "thinking_token_budget": ((-1,), "only chat tells thinking from the answer"),
     "use_beam_search": ((False,), "this route has no beam search; /v1/chat/completions and /v1/completions do"),
-    "vllm_xargs": (({},), "there are no plug-ins that read it"),
+    "trace_decode_token_ids": ((), "answers cannot be forced; put the tokens into the prompt"),
+    "vllm_xargs": (({},), _PLUG_INS),
     "watermarking": ((False,), "watermarks are not built"),
     "web_search_options": ((), "this server does not search"),
 }
@@ -55,6 +63,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 INERT: dict[str, str] = {
     "include_reasoning": "only chat tells thinking from the answer",
     "metadata": "nothing is stored",
+    "output_kind": "stream says whether an answer comes in pieces",
     "parallel_tool_calls": "only chat has tools",
     "prompt_cache_key": "prefixes are found by content; use cache_salt to keep them apart",
     "prompt_cache_retention": "blocks are kept as long as there is room",
