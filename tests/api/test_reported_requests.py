@@ -183,6 +183,18 @@ async def test_bb_072_defaults_are_shown_and_requests_win() -> None:
     assert body["usage"]["completion_tokens"] == 5
 
 
+async def test_an_operators_cap_holds_whatever_is_asked_for() -> None:
+    config = {"max_new_tokens": 5, "max_tokens_cap": 5}
+    async with world(lambda _: [20] * 30, generation_config=config) as w:
+        for ask in (w.chat, w.complete):
+            for fields in ({}, {"max_tokens": 4}, {"max_tokens": 9}, {"max_completion_tokens": 9}):
+                body = (await ask(ignore_eos=True, **fields)).json()
+                most = 4 if fields == {"max_tokens": 4} else 5
+                assert body["usage"]["completion_tokens"] == most
+                assert ("cut to 5" in str(body.get("warnings"))) == (9 in fields.values())
+        assert (await w.chat(min_tokens=6, max_tokens=9)).status_code == 400
+
+
 async def test_bb_139_one_bos_on_every_path() -> None:
     codec = ToyCodec(add_bos=True)
     template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -286,6 +298,9 @@ async def test_values_that_ask_for_nothing_are_fine() -> None:
         ({"cache_salt": "a/b"}, "cache_salt"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_completion_tokens": 9000}, "max_completion_tokens"),
     ],
 )
 async def test_errors_name_the_field(body: dict[str, object], param: str) -> None:

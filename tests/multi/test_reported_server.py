@@ -228,20 +228,44 @@ async def test_bb_115_errors_come_before_the_stream(client: openai.AsyncOpenAI) 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 
 
+async def test_bb_007_bb_024_a_stop_string_and_logprobs_beside_tools(calls: Traffic) -> None:
+    """The model is shown the tools and counts on: text, reason and logprobs are those of any other answer."""
+    counting = [{"role": "user", "content": "Count from 1 to 20, with commas."}]
+    body = {"messages": counting, "tools": [TOOL], "tool_choice": "auto", "temperature": 0, "max_tokens": 60}
+    body |= {"logprobs": True, "top_logprobs": 2}
+    free = await both_ways(calls, body)
+    assert free.usage is not None
+    assert len(free.only.logprobs) == free.usage[1]
+    assert all(len(row["top_logprobs"]) == 2 for row in free.only.logprobs)
+    stop = free.only.text[8:14]
+    assert len(stop) == 6
+    cut = await both_ways(calls, {**body, "stop": [stop]})
+    assert cut.only.text == free.only.text[: free.only.text.index(stop)]
+    assert (cut.only.finish, cut.only.stop_reason) == (["stop"], stop)
+    streamed = await calls.send({**body, "stop": [stop], "stream": True})
+    assert "".join(streamed.only.pieces) == cut.only.text
+
+
+async def test_bb_031_bb_033_a_call_that_is_cut_says_length_and_every_stream_ends_once(calls: Traffic) -> None:
+    ask: Body = {"messages": USER, "tools": [TOOL], "temperature": 0}
+    for max_tokens in (1, 4, 12):
+        cut = await both_ways(calls, {**ask, "tool_choice": "required", "max_tokens": max_tokens})
+        assert cut.only.finish == ["length"]
+    bodies = [{**ask, "temperature": 1, "stream": True, "seed": i, "max_tokens": 1 + i % 9} for i in range(50)]
+    for answer in await calls.all(bodies):
+        assert len(answer.only.finish) == 1
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [TOOL], "tool_choice": "auto", "stop": ["END"]}, "tools"),
-        ({"tools": [TOOL], "logprobs": True, "top_logprobs": 2}, "tools"),
-        ({"tools": [TOOL], "tool_choice": "required", "max_tokens": 12}, "tools"),
-        ({"tools": [TOOL]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"guided_json": {"type": "object"}}, "guided_json"),
         ({"grammar": 'root ::= "x"'}, "grammar"),
     ],
 )
-async def test_bb_007_bb_024_bb_031_bb_033_what_is_not_built_yet_is_refused_by_name(
+async def test_what_cannot_act_is_refused_by_name(
     calls: Traffic, fields: Body, param: str, stream: bool
 ) -> None:
     answer = await calls.send({"messages": USER, "stream": stream, **fields})

@@ -37,7 +37,7 @@ async def calls(server: Launched) -> AsyncIterator[Traffic]:
 
 
 def mixed(rng: random.Random, i: int, most_tokens: int) -> Body:
-    """Request `i` of some kind; about one in eight is refused."""
+    """Request `i` of some kind; a few are refused."""
     text = f"{i}: " + "tell me more about it " * rng.randint(0, 6)
     ask: Body = {"messages": [{"role": "user", "content": text}]} if i % 3 == 0 else {"prompt": text}
     ask |= {"max_tokens": rng.randint(1, most_tokens), "stream": i % 2 == 0}
@@ -50,6 +50,7 @@ def mixed(rng: random.Random, i: int, most_tokens: int) -> Body:
         {"tools": [{"type": "function", "function": {"name": "f"}}]}
         if "messages" in ask
         else {"guided_json": {"const": i}},
+        {"response_format": {"type": "json_object"}},
         {"temperature": 1.3, "top_k": 20, "bad_words": ["no"], "min_tokens": 1, "logit_bias": {"30": -5}},
         {"prompt_logprobs": 1, "stream": False},
     ]

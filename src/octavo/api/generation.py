@@ -81,6 +81,8 @@ class Generation:
             room(len(p.ids), asked_tokens, default_tokens, limits.max_model_len, limits.model_max_len)
             for p in prompts
         ]
+        if state.defaults.max_tokens_cap is not None:
+            lengths = [min(length, state.defaults.max_tokens_cap) for length in lengths]
         check_min_tokens(params, min(lengths))
         self._check_volume()
         self._choices = self._make_choices(lengths)

@@ -40,6 +40,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     max_new_tokens: int | None = None  # chat: what is left of the context; completions: 16
+    max_tokens_cap: int | None = None  # the operator's; no answer is longer, whatever is asked for
     eos_token_ids: tuple[int, ...] = ()  # beside the tokenizer's own
 
     @classmethod
@@ -55,7 +56,8 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise _bad_default(f"{name} is {value!r}, not a number")
-            found[name] = int(value) if name in ("top_k", "max_new_tokens") else float(value)
+            is_count = name in ("top_k", "max_new_tokens", "max_tokens_cap")
+            found[name] = int(value) if is_count else float(value)
         eos = generation_config.get("eos_token_id")
         ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
         for i in ids:
@@ -113,6 +115,10 @@ def build_params(
         notes.append(f"temperature {temperature:g} was raised to {_LEAST_TEMPERATURE}; 0 is greedy")
     elif 0 < temperature < GREEDY_BELOW:
         notes.append(f"temperature {temperature:g} was taken as 0, which is greedy")
+    cap = defaults.max_tokens_cap
+    is_asked = bool({"max_tokens", "max_completion_tokens"} & body.model_fields_set)
+    if cap is not None and is_asked and max_tokens is not None and max_tokens > cap:
+        notes.append(f"max_tokens {max_tokens} was cut to {cap}, the most that this server gives")
     _check_sizes(body, limits)
     values["logprobs"] = logprobs
     values["max_tokens"] = max_tokens

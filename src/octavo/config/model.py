@@ -93,7 +93,11 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     override_generation_config: Annotated[
-        dict[str, Any], Doc('Defaults of sampling to set, as JSON: {"temperature": 0.7}.')
+        dict[str, Any],
+        Doc(
+            'Defaults of sampling to set, as JSON: {"temperature": 0.7}. max_new_tokens here, or in a '
+            "--generation-config of your own, is also the most tokens that any answer gets."
+        ),
     ] = msgspec.field(default_factory=dict)
     structured_outputs_config: Annotated[
         dict[str, Any],

@@ -83,16 +83,18 @@ def generation_config(source: ModelSource, asked: Asked) -> dict[str, Any]:
         path = Path(where)
         found = _read_json(path / "generation_config.json" if path.is_dir() else path, "--generation-config")
     override = asked.model.override_generation_config
-    known = [name for name in SamplingDefaults.__struct_fields__ if name != "eos_token_ids"] + [
-        "eos_token_id"
-    ]
+    derived = ("eos_token_ids", "max_tokens_cap")
+    known = [name for name in SamplingDefaults.__struct_fields__ if name not in derived] + ["eos_token_id"]
     for key in override:
         if key not in known:
             raise ConfigError(
                 f"--override-generation-config sets {key!r}, which acts on nothing",
                 fix=f"allowed: {', '.join(known)}",
             )
-    return found | override
+    found = {**found, **override, "max_tokens_cap": None}
+    if where not in ("auto", *NO_GENERATION_CONFIG) or "max_new_tokens" in override:
+        found["max_tokens_cap"] = found.get("max_new_tokens")  # an operator's number, not a model's advice
+    return found
 
 
 def check_text(source: ModelSource, asked: Asked, vocab_size: int) -> None:

@@ -7,6 +7,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.api.dialects.errors import in_terms_of
 from octavo.api.prompt import Prompt, text_parts
 from octavo.api.router import Router
 from octavo.api.routes import turn
@@ -32,7 +33,10 @@ async def chat_completions(request: Request) -> Response:
     state = state_of(request)
     body, warnings = await read_body(request, ChatBody)
     usage = usage_wishes(body)
-    chat = await turn.begin(request, body, client_id=f"chatcmpl-{client_id(request, body)}", arrival=arrival)
+    with in_terms_of(_names(body)):
+        chat = await turn.begin(
+            request, body, client_id=f"chatcmpl-{client_id(request, body)}", arrival=arrival
+        )
     warnings += chat.warnings
     options = options_of(request, state, body, chat.prompt, warnings)
     if body.stream:
@@ -43,6 +47,12 @@ async def chat_completions(request: Request) -> Response:
         )
     fold = ChatFold(options, state.codec, chat.generation.num_choices)
     return await answer_whole(request, chat.generation, fold, warnings=warnings)
+
+
+def _names(body: ChatBody) -> dict[str, str]:
+    """Fields that a body may give by another name than the parameter that is refused."""
+    names = {"logprobs": "top_logprobs"} if body.logprobs and "top_logprobs" in body.model_fields_set else {}
+    return names if body.max_completion_tokens is None else {**names, "max_tokens": "max_completion_tokens"}
 
 
 def options_of(
