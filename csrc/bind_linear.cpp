@@ -8,6 +8,7 @@
 #include "bind.h"
 #include "isa.h"
 #include "linear.h"
+#include "memory.h"
 #include "pack.h"
 
 namespace octavo {
@@ -57,6 +58,36 @@ nb::ndarray<nb::numpy, float> dequantise_part(const std::string& type, Array1<co
     dequantise(part, out, num_threads);
     return array;
 }
+
+using Bytes = nb::ndarray<nb::numpy, const uint8_t>;
+
+// Bytes in place; they stay as long as the array does.
+Bytes kept_bytes(const std::shared_ptr<char>& data, size_t size) {
+    auto* kept = new std::shared_ptr<char>(data);
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<char>*>(p); });
+    return Bytes(kept->get(), {size}, owner);
+}
+
+// A file of packed matrices, mapped to read.
+struct PackMap {
+    std::shared_ptr<char> data;
+    int64_t size = 0;
+
+    PackMap(int fd, int64_t bytes) : size(bytes) {
+        if (bytes < 1) throw std::invalid_argument("an empty file cannot be mapped");
+        data = map_file(fd, size_t(bytes));
+    }
+
+    PyWeight weight(const std::string& format, int64_t rows, int64_t cols, bool interleave, bool lossless, int64_t offset) const {
+        PyWeight out;
+        out.weight = shaped(parse_format(format), rows, cols, interleave);
+        out.lossless = lossless;
+        if (offset < 0 || offset % 64 || offset > size || out.weight.bytes() > size - offset)
+            throw std::invalid_argument("the file does not hold a matrix at " + std::to_string(offset));
+        out.weight.data = std::shared_ptr<char>(data, data.get() + offset);
+        return out;
+    }
+};
 
 nb::ndarray<nb::numpy, double> unpack_weight(const PyWeight& w) {
     const auto values = unpack(w.weight);
@@ -109,9 +140,17 @@ void bind_linear(nb::module_& m) {
         .def_prop_ro("interleaved", [](const PyWeight& w) { return w.weight.interleaved; })
         .def_prop_ro("nbytes", [](const PyWeight& w) { return w.weight.bytes(); })
         .def_ro("lossless", &PyWeight::lossless)
+        .def("packed", [](const PyWeight& w) { return kept_bytes(w.weight.data, size_t(w.weight.bytes())); },
+             "The packed bytes [nbytes] uint8, in place, to read.")
         .def("unpack", &unpack_weight, "Exact values [rows, cols] float64, in the order of the parts' rows.");
     m.def("pack", &pack_parts, nb::arg("parts"), nb::arg("format") = "file", nb::arg("interleave") = false,
           nb::arg("num_threads") = 1);
+    m.attr("PACKING_VERSION") = PACKING_VERSION;
+    nb::class_<PackMap>(m, "PackMap", "A file of packed matrices, mapped to read; the matrices keep the map.")
+        .def(nb::init<int, int64_t>(), nb::arg("fd"), nb::arg("bytes"))
+        .def("bytes", [](const PackMap& map) { return kept_bytes(map.data, size_t(map.size)); }, "[bytes] uint8, in place.")
+        .def("weight", &PackMap::weight, nb::arg("format"), nb::arg("rows"), nb::arg("cols"), nb::arg("interleave"),
+             nb::arg("lossless"), nb::arg("offset"), "The matrix whose packed bytes begin at `offset`, a multiple of 64.");
     m.def("dequantise", &dequantise_part, nb::arg("type"), nb::arg("data"), nb::arg("rows"), nb::arg("cols"),
           nb::arg("order") = nb::none(), nb::arg("num_threads") = 1);
     m.def("natural_format", [](const std::string& type) { return format_name(natural_format(parse_type(type))); }, nb::arg("type"));

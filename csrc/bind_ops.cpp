@@ -427,7 +427,7 @@ void bind_ops(nb::module_& m) {
     def("attend", attend, "name"_a, "q"_a, "y"_a, "group"_a, "index"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a,
           "scale"_a, "window"_a = 0, "softcap"_a = 0.0f, "sinks"_a.none() = nb::none());
     m.def("sample", sample, "logits"_a, "batch"_a, "isa"_a = "",
-          "Draws from logits [S, vocab] as SamplingBatch says: token ids, logprobs, ranks, top ids, top logprobs, logprobs of chosen ids.");
+          "Draws from logits [S, vocab] as SamplingBatch says: ids, logprobs, ranks, top ids and logprobs, chosen logprobs.");
     m.def("score", score, "logits"_a, "targets"_a, "top"_a = 0, "isa"_a = "", "reports_logits"_a = false,
           "Logprobs and ranks of known tokens, and the `top` best beside each.");
     m.def("philox_uniform", philox_uniform, "seed"_a, "position"_a, "The uniform number in [0, 1) of a draw.");

@@ -2,8 +2,10 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <mutex>
 #include <new>
+#include <system_error>
 
 namespace octavo {
 
@@ -46,6 +48,16 @@ std::shared_ptr<char> allocate_piece(size_t bytes) {
     char* piece = chunk->data() + used;
     used += bytes;
     return std::shared_ptr<char>(chunk, piece);
+}
+
+std::shared_ptr<char> map_file(int fd, size_t bytes) {
+    int flags = MAP_SHARED;
+#ifdef MAP_POPULATE
+    flags |= MAP_POPULATE;  // all pages at once, not by faults in the first step
+#endif
+    void* map = mmap(nullptr, bytes, PROT_READ, flags, fd, 0);
+    if (map == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+    return std::shared_ptr<char>(static_cast<char*>(map), [bytes](char* p) { munmap(p, bytes); });
 }
 
 }  // namespace octavo

@@ -15,6 +15,7 @@ namespace octavo {
 
 namespace {
 
+constexpr int64_t MAX_ROWS = int64_t(1) << 40, MAX_COLS = int64_t(1) << 32;
 constexpr const char* FORMAT_NAMES[NUM_FORMATS] = {"f32", "f16", "bf16", "w8", "w4"};
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
@@ -23,7 +24,7 @@ void check(const Part& p) {
     const TypeInfo& info = type_info(p.type);
     const std::string what = std::string(info.name) + " [" + std::to_string(p.rows) + ", " + std::to_string(p.cols) + "]";
     if (p.rows < 1 || p.cols < 1) refuse("a matrix needs at least one row and one column, not " + what);
-    if (p.rows > (int64_t(1) << 40) || p.cols > (int64_t(1) << 32)) refuse("no matrix is as large as " + what);
+    if (p.rows > MAX_ROWS || p.cols > MAX_COLS) refuse("no matrix is as large as " + what);
     const int64_t stride = row_bytes(p.type, p.cols);
     int64_t highest = p.rows;
     if (p.order) {
@@ -310,21 +311,32 @@ bool is_lossless(Type t, Format f) {
     }
 }
 
+Weight shaped(Format format, int64_t rows, int64_t cols, bool interleave) {
+    if (rows < 1 || cols < 1 || rows > MAX_ROWS || cols > MAX_COLS || (interleave && rows % 2))
+        refuse("no packed matrix is [" + std::to_string(rows) + ", " + std::to_string(cols) + "]");
+    Weight w;
+    w.format = format;
+    w.rows = rows;
+    w.cols = cols;
+    w.groups = (cols + GROUP - 1) / GROUP;
+    w.interleaved = interleave;
+    w.blocks = interleave ? (rows / 2 + 15) / 16 : (rows + BLOCK_COLS - 1) / BLOCK_COLS;
+    if (w.blocks > MAX_ROWS * 64 / w.block_bytes())  // far beyond any memory, and below what 64 bits hold
+        refuse("no packed matrix is as large as [" + std::to_string(rows) + ", " + std::to_string(cols) + "]");
+    return w;
+}
+
 Weight pack(const std::vector<Part>& parts, Format format, bool interleave, int num_threads) {
     if (parts.empty()) refuse("a matrix needs at least one part");
-    Weight w;
+    int64_t rows = 0;
     for (const Part& p : parts) {
         check(p);
         if (p.cols != parts[0].cols) refuse("parts of one matrix need the same number of columns");
-        w.rows += p.rows;
+        rows += p.rows;
     }
     if (interleave && (parts.size() != 2 || parts[0].rows != parts[1].rows))
         refuse("two parts of one shape can be interleaved, nothing else");
-    w.format = format;
-    w.cols = parts[0].cols;
-    w.groups = (w.cols + GROUP - 1) / GROUP;
-    w.interleaved = interleave;
-    w.blocks = interleave ? (parts[0].rows + 15) / 16 : (w.rows + BLOCK_COLS - 1) / BLOCK_COLS;
+    Weight w = shaped(format, rows, parts[0].cols, interleave);
     w.data = allocate_piece(size_t(w.bytes()));
     in_parallel(w.blocks, num_threads, [&](int64_t b) {
         thread_local std::vector<float> values;

@@ -30,6 +30,13 @@ bool is_lossless(Type t, Format f);
 // std::invalid_argument when the bytes do not fit the shapes.
 Weight pack(const std::vector<Part>& parts, Format format, bool interleave, int num_threads);
 
+// Of the layouts in formats.h and of what pack() makes of a file's values. Whoever changes either raises it:
+// packed forms on disk of other versions are made anew.
+constexpr int PACKING_VERSION = 1;
+
+// A packed matrix of that shape, without bytes. Interleaved rows are those of both parts.
+Weight shaped(Format format, int64_t rows, int64_t cols, bool interleave);
+
 // Exact values [rows, cols], in the order of the parts' rows (interleaved: first all of the first part).
 std::vector<double> unpack(const Weight& w);
 

@@ -119,7 +119,7 @@ ROUTES = {
     "/v1/models": "the names that are served, their context and defaults of sampling",
     "/v1/models/{name:path}": "one of them",
     "/health": "200 while the engine is idle or makes progress, 503 with the reason otherwise",
-    "/ping": "the same, for platforms that ask there",
+    "/ping": "the same as /health, for platforms that ask here",
     "/version": "the version of Octavo",
     "/openapi.json": "the routes and their bodies, as OpenAPI 3.1",
     "/server_info": "the plan and the table of what actually runs, and why",

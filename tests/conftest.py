@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ["OCTAVO_PACK_CACHE"] = "off"  # tests of the cache name a folder of their own
+
 
 def _model_path(name: str, variable: str) -> str:
     """Path of a pulled model, or of the file that an environment variable names. Never downloads."""

@@ -18,6 +18,10 @@ class Variable:
 VARIABLES = (
     Variable("OCTAVO_LOG_LEVEL", "debug, info (default), warning or error; debug also prints tracebacks."),
     Variable("OCTAVO_CACHE", "Folder of pulled models; default: the user's cache directory."),
+    Variable(
+        "OCTAVO_PACK_CACHE",
+        "Folder of packed weights, or off; default: `packed` in the folder of pulled models. --pack-cache-dir wins.",
+    ),
     Variable("OCTAVO_API_KEY", "Bearer token of the server and of `octavo chat`; --api-key wins."),
     Variable("OCTAVO_ISA", "Instruction set of the native kernels; --isa wins."),
     Variable(
@@ -85,3 +89,13 @@ def cache_dir() -> Path:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "octavo"
+
+
+def pack_cache_dir() -> tuple[str, str]:
+    """(folder of packed weights or "" for none, why)."""
+    given = os.environ.get("OCTAVO_PACK_CACHE")
+    if given == "off":
+        return "", "OCTAVO_PACK_CACHE is off"
+    if given:
+        return given, "OCTAVO_PACK_CACHE"
+    return str(cache_dir() / "packed"), "--no-pack-cache switches it off"

@@ -7,6 +7,7 @@ HTTP, so both give the same text.
 from __future__ import annotations
 
 import asyncio
+import operator
 import random
 import weakref
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
@@ -146,9 +147,10 @@ class LLM:
     ) -> list[RequestOutput]:
         """Completes texts, lists of token ids, or {"prompt": ...} / {"prompt_token_ids": ...}.
 
-        Outputs come in the order of the prompts. Raises InvalidRequest before anything runs.
+        Outputs come in the order of the prompts. Raises InvalidRequest before anything runs. An answer ends at the
+        end of the context too (finish_reason "length"), whatever `max_tokens`: prompts of one call differ in length.
         """
-        made = [self._loop.run(self._prompt(item)) for item in _listed(prompts)]
+        made = self._made(prompts)
         return self._run(made, sampling_params, use_tqdm)
 
     def chat(
@@ -165,6 +167,14 @@ class LLM:
         from octavo.api.schema.chat import ChatFields
         from octavo.api.schema.normalise import normalise
 
+        self._check_open()
+        given_messages: object = messages
+        if isinstance(given_messages, str):
+            raise InvalidRequest(
+                "messages is a string; it must be a list of messages, or a list of such lists",
+                param="messages",
+                fix="give messages, or use generate",
+            )
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         several: Sequence[Any] = [messages] if is_one else messages
         made = []
@@ -189,10 +199,16 @@ class LLM:
         """The `beam_width` best answers to each prompt, best first (see api.beam for the rule)."""
         from tqdm import tqdm
 
-        from octavo.api.beam import BeamRules, BeamSearch, check_mode, search_together
+        from octavo.api.beam import BeamRules, BeamSearch, BeamSearchParams, check_mode, search_together
         from octavo.api.sampling import eos_ids
 
-        made = [self._loop.run(self._prompt(item)) for item in _listed(prompts)]
+        if not isinstance(params, BeamSearchParams):
+            raise InvalidRequest(
+                f"params is of the type {type(params).__name__}",
+                fix="give a BeamSearchParams",
+                param="params",
+            )
+        made = self._made(prompts)
         check_mode(self.plan.logprobs_mode)
         sampling = params.sampling()
         self._params_for(1, sampling)  # its ranges
@@ -230,6 +246,14 @@ class LLM:
 
     # ---- requests in ----------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if not self._finalize.alive:
+            raise EngineDead("this LLM has been closed: make a new one")
+
+    def _made(self, prompts: PromptInput | Sequence[PromptInput]) -> list[Prompt]:
+        self._check_open()
+        return [self._loop.run(self._prompt(item)) for item in _listed(prompts)]
+
     async def _prompt(self, item: PromptInput) -> Prompt:
         if isinstance(item, Mapping):
             unknown = set(item) - {"prompt", "prompt_token_ids"}
@@ -241,7 +265,11 @@ class LLM:
         given: Any = next(iter(item.values())) if isinstance(item, Mapping) else item
         if isinstance(given, str):
             return await self._prompts.from_text(given, add_special_tokens=True)
-        return self._prompts.from_ids(given)
+        try:
+            ids = [operator.index(token_id) for token_id in given]
+        except TypeError:
+            raise _not_a_prompt(given) from None
+        return self._prompts.from_ids(ids)
 
     def _run(
         self,
@@ -285,7 +313,7 @@ class LLM:
 
         if given is None:
             given = self.default_sampling_params()
-        listed = [given] * count if isinstance(given, SamplingParams) else list(given)
+        listed = [given] * count if isinstance(given, SamplingParams) else _params_list(given)
         if len(listed) != count:
             raise InvalidRequest(
                 f"{count} prompts came with {len(listed)} sampling parameters", fix="give one each, or one"
@@ -429,7 +457,7 @@ class LLM:
         if event.num_cached is not None and output.index == 0:
             owner.num_cached_tokens = event.num_cached
         if event.error is not None:
-            raise EngineDead(event.error)
+            raise InvalidRequest(event.error) if event.is_refused else EngineDead(event.error)
         if event.finish is not None:
             output.finish_reason, output.stop_reason = event.finish, event.stop_reason
             if delta.finish is None and not was_finished:  # a stop string: the engine does not know yet
@@ -480,6 +508,30 @@ def _release(pool: TemplatePool, loop: _Loop, built: Built) -> None:
 
 def _listed(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:
     """One prompt or several: a list of ints is one."""
-    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    try:
+        listed: list[Any] = list(prompts)
+    except TypeError:
+        raise _not_a_prompt(prompts) from None
+    return [listed] if listed and isinstance(listed[0], int) else listed
+
+
+def _not_a_prompt(given: object) -> InvalidRequest:
+    return InvalidRequest(
+        f"a prompt is of the type {type(given).__name__}; allowed are text and whole numbers (token ids)",
+        param="prompt",
+        fix='give a text, token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a list of these',
+    )
+
+
+def _params_list(given: object) -> list[SamplingParams]:
+    listed: list[Any] = list(given) if isinstance(given, Sequence) else [given]
+    for params in listed:
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(
+                f"sampling_params is or holds a {type(params).__name__}",
+                param="sampling_params",
+                fix="give a SamplingParams, or a list with one for each prompt",
+            )
+    return listed

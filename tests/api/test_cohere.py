@@ -206,7 +206,7 @@ async def test_a_safety_mode_reaches_a_template_that_has_one() -> None:
         ("safety_mode", "STRICT", "safety_mode is 'STRICT'"),
         ("stop_sequences", ["a"] * 5, "stop_sequences has 5 strings"),
         ("max_tokens", 0, "max_tokens"),
-        ("k", -1, "k:"),
+        ("k", -1, "k is -1"),
         ("temperature", 5.0, "temperature is 5.0"),
         ("thinking", {"type": "enabled"}, "does not think"),
         ("thinking", {"type": "disabled", "token_budget": 5}, "thinking.token_budget"),

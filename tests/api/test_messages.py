@@ -170,7 +170,7 @@ IMAGE = {"type": "image"}
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("temperature", 1.5, "less than or equal to 1"),
+        ("temperature", 1.5, "at most 1"),
         ("max_tokens", 0, "max_tokens"),
         ("stop_sequences", ["a"] * 5, "stop_sequences has 5 strings; allowed are 4"),
         ("stop_sequences", [""], "stop_sequences is an empty string"),

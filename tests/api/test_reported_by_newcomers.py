@@ -66,6 +66,32 @@ async def test_an_unknown_role_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"max_tokens": "many"}, "max_tokens is a string; it must be an integer"),
+        ({"n": 0}, "n is 0; it must be at least 1"),
+        ({"stream": "yes"}, "stream is a string; it must be a boolean"),
+        ({"messages": "my secret"}, "messages is a string; it must be an array"),
+        ({"messages": None}, "messages is missing"),
+        ({"messages": []}, "messages: list should have at least 1 item, not 0"),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages[0].content is 5; it must be a string or an array",
+        ),
+    ],
+)
+async def test_a_value_of_the_wrong_type_is_named_by_its_type(body: dict[str, object], message: str) -> None:
+    async with world() as w:
+        assert (await w.chat(**body)).json()["error"]["message"] == message
+
+
+async def test_tokenize_without_anything_names_both_fields() -> None:
+    async with world() as w:
+        message = (await w.post("/tokenize", {})).json()["error"]["message"]
+    assert message == "neither prompt nor messages is given: send one of them"
+
+
+@pytest.mark.parametrize(
     ("path", "near"),
     [("/v1/chat/completion", "/v1/chat/completions"), ("/v1/complete", "/v1/completions"), ("/zzz", None)],
 )

@@ -80,6 +80,8 @@ async def test_bb_058_ids_outside_the_vocabulary_are_refused() -> None:
         {"bad_words": ["x"] * 129},
         {"bad_words": ["x" * 600]},
         {"logit_bias": {"a": 1}},
+        {"logit_bias": {"1_0": 1}},
+        {"logit_bias": {"5": 1, "05": 2}},
         {"allowed_token_ids": []},
     ]
     async with world() as w:
@@ -175,6 +177,8 @@ async def test_bb_072_defaults_are_shown_and_requests_win() -> None:
         await w.chat(temperature=0.2, top_p=0.5)
         await w.chat(temperature=0)
         params = [r.params for r in w.engine.seen]
+        table = {row[0]: row[1:] for row in (await w.http.get("/server_info")).json()["table"]}
+    assert table["sampling"][0] == "temperature 0.6, top_p 0.9, max_new_tokens 5"
     assert (shown["temperature"], shown["top_p"]) == (0.6, 0.9)
     assert (params[0].temperature, params[0].top_p) == (0.6, 0.9)
     assert (params[1].temperature, params[1].top_p) == (0.2, 0.5)

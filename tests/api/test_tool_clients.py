@@ -126,10 +126,10 @@ async def test_openai_client_sees_reasoning() -> None:
     assert details.reasoning_tokens == len(CODEC.encode("Hm.", False))
 
 
-def call(name: str, **arguments: Any) -> str:
-    return (
-        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
-    )
+def call(name: str, /, **arguments: Any) -> str:
+    """As the grammar of strict functions has it: compact arguments."""
+    compact = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {compact}}}\n</tool_call>'
 
 
 def loop_script(seen: list[str]) -> Callable[[EngineRequest], list[int]]:

@@ -25,6 +25,7 @@ class Answer:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     finish: FinishReason | None = None
     error: str | None = None
+    is_refused: bool = False
     num_cached: int = 0
     preemptions: int = 0
 
@@ -35,7 +36,7 @@ class Answer:
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.finish is not None:
-            self.finish, self.error = delta.finish, delta.error
+            self.finish, self.error, self.is_refused = delta.finish, delta.error, delta.is_refused
             assert delta.record is not None
             self.num_cached, self.preemptions = delta.record.num_cached, delta.record.num_preemptions
 

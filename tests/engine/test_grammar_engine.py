@@ -158,6 +158,7 @@ def test_other_limits_on_tokens_act_together_with_a_grammar(model: RealModel) ->
     )
     none = serve(model, [request("r", word, 3, allowed_token_ids=[TOKENS.index(b"1")])])["r"]
     assert none.finish is FinishReason.ERROR and "no token may follow" in str(none.error)
+    assert none.is_refused, "the request's own doing, no fault of the engine"
     banned = serve(model, [request("r", word, 3, bad_words_ids=[[i] for i in some])])["r"]
     assert not set(banned.token_ids) & set(some)
 

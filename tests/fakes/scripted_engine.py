@@ -114,7 +114,13 @@ class ScriptedEngine:
 
     async def _run(self, request: EngineRequest) -> None:
         task = asyncio.current_task()
-        script = self.script(request)
+        try:
+            script = self.script(request)
+        except Exception as error:  # a test's own mistake: said, not waited for
+            self._running.pop(request.id, None)
+            finish = FinishReason.ERROR
+            self._emit(TokenDelta(id=request.id, finish=finish, error=f"the script of this test failed: {error!r}"))
+            return
         made = len(request.forced)
         tokens: list[int] = []
         is_first = True

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo import env
+from octavo.config.plan import PackCachePlan
 from octavo.executors.base import ExecutorOptions, SamplingBatch, StepBatch
 from octavo.executors.registry import create
 from octavo.models.registry import build_program, weights_of
@@ -51,6 +52,7 @@ class Setup:
     max_blocks_per_row: int = 64
     num_threads: int = 1
     isa: str | None = None  # None = the best
+    pack_cache: PackCachePlan = field(default_factory=PackCachePlan)
 
 
 class Runner:
@@ -70,6 +72,7 @@ class Runner:
             num_threads=self.setup.num_threads,
             isa=isa,
             optimization_level=self.setup.level,
+            pack_cache=self.setup.pack_cache,
         )
         self.executor.bind(self.program, source, options)
         self.executor.allocate_kv(self.setup.num_blocks)

@@ -136,7 +136,7 @@ def test_a_second_interrupt_ends_at_once(smollm2_path: str) -> None:
         stream = Stream(server, prompt=PROMPT, max_tokens=512, temperature=0, ignore_eos=True)
         assert stream.has_begun.wait(START_TIMEOUT_S)
         server.process.send_signal(signal.SIGINT)
-        server.wait_for_line("Ctrl-C again")
+        server.wait_for_line("finishing 1 request, for at most 30 s; Ctrl-C again ends at once")
         assert server.end(signal.SIGINT) == 130
         assert server.engine_pids() == []
 
@@ -158,7 +158,7 @@ def test_sigterm_again_does_not_cut_the_drain(smollm2_path: str) -> None:
         stream = Stream(server, prompt=PROMPT, max_tokens=200, temperature=0, ignore_eos=True)
         assert stream.has_begun.wait(START_TIMEOUT_S)
         server.process.send_signal(signal.SIGTERM)
-        server.wait_for_line("draining: 1 request")
+        server.wait_for_line("draining: 1 request, for at most 30 s")
         assert server.end(signal.SIGTERM) == 0
         stream.join(START_TIMEOUT_S)
         assert stream.is_done

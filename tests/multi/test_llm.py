@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, BeamSearchParams, RepetitionDetectionParams, SamplingParams
-from octavo.errors import InvalidRequest
+from octavo.errors import EngineDead, InvalidRequest
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
@@ -114,11 +114,34 @@ def test_a_second_call_finds_the_prefix(llm: LLM) -> None:
     assert llm.reset_prefix_cache()
 
 
-@pytest.mark.parametrize("prompt", ["", {"text": "x"}, [10**9]])
+@pytest.mark.parametrize("prompt", ["", {"text": "x"}, [10**9], 5, 1.5, [1.5], None, ["nested"]])
 def test_bad_prompts_are_refused_before_anything_runs(llm: LLM, prompt: object) -> None:
     with pytest.raises(InvalidRequest):
         llm.generate(["good", prompt], GREEDY, use_tqdm=False)  # type: ignore[list-item]
     assert llm.generate("good", GREEDY, use_tqdm=False)[0].finished
+
+
+def test_what_is_no_prompt_or_parameters_is_refused_by_its_type(llm: LLM) -> None:
+    wrong: list[tuple[Any, Any, str]] = [
+        (5, GREEDY, "prompt is of the type int"),
+        ("x", {"max_tokens": 3}, "sampling_params is or holds a dict"),
+        (["x"], [{"max_tokens": 3}], "sampling_params is or holds a dict"),
+    ]
+    for prompts, params, words in wrong:
+        with pytest.raises(InvalidRequest, match=words):
+            llm.generate(prompts, params, use_tqdm=False)
+    with pytest.raises(InvalidRequest, match="BeamSearchParams"):
+        llm.beam_search("x", GREEDY)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="messages is a string"):
+        llm.chat("hi", GREEDY)  # type: ignore[arg-type]
+
+
+def test_an_answer_ends_with_the_context(llm: LLM) -> None:
+    (answer,) = llm.generate(
+        "word " * 500, SamplingParams(max_tokens=10_000, ignore_eos=True), use_tqdm=False
+    )
+    assert answer.outputs[0].finish_reason == "length"
+    assert len(answer.prompt_token_ids) + len(answer.outputs[0].token_ids) == 512
 
 
 def test_too_long_a_prompt_is_refused_with_numbers(llm: LLM) -> None:
@@ -203,3 +226,12 @@ def test_a_prompt_may_be_computed_whole(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=12, skip_reading_prefix_cache=True)
     cached = [llm.generate(prompt, p, use_tqdm=False)[0].num_cached_tokens for p in (GREEDY, params)]
     assert cached[0] and cached[1] == 0
+
+
+def test_a_closed_one_says_so(smollm2_path: str) -> None:
+    with LLM(smollm2_path, max_model_len=64, max_num_seqs=1, threads=1) as made:
+        pass
+    made.close()  # again does nothing
+    for use in (made.generate, made.chat):
+        with pytest.raises(EngineDead, match="closed"):
+            use("x")  # type: ignore[operator]

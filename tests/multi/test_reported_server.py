@@ -246,12 +246,16 @@ async def test_bb_007_bb_024_a_stop_string_and_logprobs_beside_tools(calls: Traf
     assert "".join(streamed.only.pieces) == cut.only.text
 
 
-async def test_bb_031_bb_033_a_call_that_is_cut_says_length_and_every_stream_ends_once(calls: Traffic) -> None:
+async def test_bb_031_bb_033_a_call_that_is_cut_says_length_and_every_stream_ends_once(
+    calls: Traffic,
+) -> None:
     ask: Body = {"messages": USER, "tools": [TOOL], "temperature": 0}
     for max_tokens in (1, 4, 12):
         cut = await both_ways(calls, {**ask, "tool_choice": "required", "max_tokens": max_tokens})
         assert cut.only.finish == ["length"]
-    bodies = [{**ask, "temperature": 1, "stream": True, "seed": i, "max_tokens": 1 + i % 9} for i in range(50)]
+    bodies = [
+        {**ask, "temperature": 1, "stream": True, "seed": i, "max_tokens": 1 + i % 9} for i in range(50)
+    ]
     for answer in await calls.all(bodies):
         assert len(answer.only.finish) == 1
 

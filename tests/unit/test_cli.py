@@ -102,6 +102,8 @@ class _Fake(BaseHTTPRequestHandler):
         key = "text" if "prompt" in body else "delta"
         events = [{"choices": [{key: "Hel" if key == "text" else {"content": "Hel"}}]}]
         events.append({"choices": [{key: "lo" if key == "text" else {"content": "lo"}}]})
+        if key == "delta" and body["messages"][-1]["content"] == "think":
+            events.insert(0, {"choices": [{"delta": {"reasoning": "Hm."}}]})
         events.append({"choices": [], "usage": {"completion_tokens": 2}})
         lines = [f"data: {json.dumps(e)}" for e in events] + ([] if self.breaks_off else ["data: [DONE]"])
         self._reply(200, "text/event-stream", "\n\n".join(lines) + "\n\n")
@@ -133,6 +135,13 @@ def test_quick_chat_streams_and_names_the_first_model(url: str, capsys: pytest.C
     (body,) = _Fake.bodies
     assert body["model"] == "fake"
     assert body["messages"] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+
+
+def test_thoughts_show_apart_from_the_answer(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("chat", "--url", url, "-q", "think") == 0
+    shown = capsys.readouterr()
+    assert shown.out == "Hello\n"
+    assert shown.err == "Hm.\n\n"
 
 
 def test_quick_completion(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,5 +215,8 @@ def test_a_stream_that_breaks_off_is_an_error(url: str) -> None:
 
 
 def test_no_server_is_an_error_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("chat", "--url", "http://127.0.0.1:9/v1", "-q", "hi") == 1
-    assert "octavo serve" in capsys.readouterr().err
+    for words in (["chat", "-q", "hi"], ["complete", "-q", "hi"], ["bench", "serve"]):
+        assert run(*words, "--url", "http://127.0.0.1:9/v1") == 1
+        shown = capsys.readouterr().err
+        assert "octavo serve" in shown
+        assert "--url" in shown

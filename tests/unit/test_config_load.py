@@ -90,6 +90,10 @@ def test_list_may_be_json() -> None:
         (["--max-step-ms", "nan"], ["--max-step-ms"]),
         (["--dtype", "bflot16"], ["bflot16", "did you mean bfloat16"]),
         (["--max-modl-len", "1"], ["--max-modl-len", "did you mean --max-model-len"]),
+        (
+            ["--bogus"],
+            ["--bogus is not an option", "--help` lists them all"],
+        ),  # not --uds, which shares dashes
         (["--block-size", "17"], ["17", "multiple of 16"]),
         (["-tp", "2"], ["--tensor-parallel-size is 2", "1"]),
         (["--api-server-count", "65"], ["api-server-count", "64"]),

@@ -13,6 +13,7 @@ from octavo.config.asked import Asked
 from octavo.config.budget import GIB, MIB, block_bytes, blocks_for
 from octavo.config.facts import KVGroupFacts, MachineFacts, ModelFacts
 from octavo.config.load import asked_from
+from octavo.config.plan import PackCachePlan
 from octavo.config.resolve import resolve
 from octavo.errors import CapacityError, ConfigError, UserError
 
@@ -306,3 +307,37 @@ def test_a_threshold_needs_chunked_prefill() -> None:
             MODEL,
             MACHINE,
         )
+
+
+# ---- kv events --------------------------------------------------------------------------------------
+
+
+def test_the_row_of_kv_events_keeps_its_choice_short() -> None:
+    given = {"enable_kv_cache_events": True, "replay_endpoint": "tcp://127.0.0.1:5558"}
+    row = topic(resolve(asked(kv_events_config=given), MODEL, MACHINE).engine.table, "kv events")
+    assert row[1] == "zmq"
+    assert "tcp://127.0.0.1:5557, replay at tcp://127.0.0.1:5558" in row[2]
+
+
+def test_packed_weights_are_kept_where_asked() -> None:
+    facts = machine(pack_cache_dir="/cache/packed", pack_cache_reason="the default")
+
+    def plan(**values: Any) -> PackCachePlan:
+        return resolve(asked(**values), MODEL, facts).engine.executor.pack_cache
+
+    assert plan() == PackCachePlan(folder="/cache/packed", max_bytes=32 * GIB, reason="the default")
+    assert plan(pack_cache=False) == PackCachePlan(reason="--no-pack-cache")
+    assert plan(pack_cache_dir="/other", pack_cache_bytes="2G") == PackCachePlan(
+        folder="/other", max_bytes=2 * GIB, reason="--pack-cache-dir"
+    )
+    facts = machine(pack_cache_reason="OCTAVO_PACK_CACHE is off")
+    assert plan().folder == ""
+    assert plan(pack_cache_dir="/other").folder == "/other"
+    facts = machine(executors=("native", "torch"))
+    assert plan(executor="torch") == PackCachePlan(reason="the torch executor packs nothing")
+    for values in (
+        {"executor": "torch", "pack_cache_dir": "/x"},
+        {"pack_cache": False, "pack_cache_bytes": 5},
+    ):
+        with pytest.raises(ConfigError, match="--pack-cache-"):
+            plan(**values)

@@ -113,16 +113,20 @@ def test_the_gate_opens_when_the_grammar_is_there_and_wakes_the_loop() -> None:
 
 
 def test_the_gate_fails_what_cannot_be_compiled_or_takes_too_long() -> None:
-    may_go, now = threading.Event(), [time.monotonic()]
+    has_begun, may_go, now = threading.Event(), threading.Event(), [time.monotonic()]
 
     def vocabulary() -> Vocabulary:
+        has_begun.set()
         may_go.wait(20)
         return VOCABULARY
 
     store = GrammarStore(vocabulary)
     gate = GrammarGate(store, limit_s=5, clock=lambda: now[0])
     assert gate.check(request_for(BAD)) is Verdict.SKIP
-    now[0] += 6
+    assert has_begun.wait(20)
+    store.ask(const(0))
+    now[0] = time.monotonic() + 6
+    assert gate.check(request_for(const(1))) is Verdict.SKIP, "both threads are taken: it has not begun"
     assert gate.check(request_for(BAD)) is Verdict.FAIL
     assert "longer than 5 s" in gate.problem(request_for(BAD))
     may_go.set()
@@ -195,6 +199,21 @@ def test_what_takes_too_long_is_refused_and_its_process_replaced() -> None:
     checker.close()
 
 
+def test_waiting_for_a_busy_machine_and_making_tables_do_not_count() -> None:
+    """A process that is stopped for longer than its limit, and one whose table costs more than its limit."""
+    large = Vocabulary(
+        [*VOCABULARY.tokens, *(b"x%d" % i for i in range(60_000))], VOCABULARY.special, VOCABULARY.eos_ids
+    )
+    checker = GrammarChecker(lambda: large, CheckLimits(max_seconds=0.05, workers=1))
+    checker.check(const(1))
+    process = checker._idle[0]._process
+    os.kill(process.pid, signal.SIGSTOP)
+    threading.Timer(0.5, lambda: os.kill(process.pid, signal.SIGCONT)).start()
+    checker.check(const(2))
+    assert checker._idle[0]._process is process
+    checker.close()
+
+
 def test_a_killed_process_is_replaced() -> None:
     checker = GrammarChecker(lambda: VOCABULARY, CheckLimits(workers=1))
     checker.check(const(1))
@@ -257,9 +276,9 @@ def test_a_check_that_fails_itself_finds_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_process_whose_parent_is_gone_does_not_work_on() -> None:
-    """Nobody kills it then; a clock of its own does, in the middle of a job."""
+    """Nobody asks it to end then; the clock of its own CPU time does, in the middle of a job."""
     child = _Child(pack(VOCABULARY), CheckLimits(max_seconds=0.1))
     slow = StructuredSpec(kind="lark", text="start: " + " | ".join(f'"w{i}"' for i in range(60_000)))
     child._send(msgspec.msgpack.encode(CheckJob(slow)))
-    assert child._process.wait(60) == -signal.SIGALRM
+    assert child._process.wait(60) == -signal.SIGPROF
     child.close()

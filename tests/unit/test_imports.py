@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 # Top-level packages beside the standard library. A new name here is a decision: what does it cost at start?
 IMPORT_OCTAVO: set[str] = set()
 COMMAND_LINE = {"msgspec", "typing_extensions"}
-ENGINE = {"msgspec", "numpy", "typing_extensions", "zmq"}
+ENGINE = {"msgspec", "numpy", "typing_extensions", "xxhash", "zmq"}
 API = {
     "annotated_types", "anyio", "click", "h11", "httptools", "idna", "msgspec", "numpy", "pydantic", "pydantic_core",
     "python_multipart", "sniffio", "starlette", "tokenizers", "typing_extensions", "typing_inspection", "uvicorn",

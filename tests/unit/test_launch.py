@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,22 @@ from octavo.config.parallel import ParallelAsked
 from octavo.config.plan import ServerPlan
 from octavo.config.server import ServerAsked
 from octavo.errors import ConfigError
+from octavo.launch import facts
 from octavo.launch.serve import listen, listen_all
 from octavo.launch.server import is_local
 from octavo.launch.signals import Signals
 from octavo.llm import LLM
+
+
+def test_a_native_module_is_one_of_this_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "__file__", str(tmp_path / "launch" / "facts.py"))
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for name in ("_native.pyi", "_native.cpython-27-x.so"):  # types alone, and what another Python loads
+        (folder / name).touch()
+    assert not facts.has_native()
+    (folder / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+    assert facts.has_native()
 
 
 def test_a_socket_that_a_killed_server_left_is_taken_over(tmp_path: Path) -> None:

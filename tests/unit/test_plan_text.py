@@ -14,6 +14,7 @@ from octavo.errors import ConfigError, UserError
 from octavo.launch.find import find_model
 from octavo.launch.front import Front
 from octavo.launch.plan import make_plan, plan_at
+from octavo.launch.text import generation_config
 
 
 def start(values: dict[str, Any], folder: Path) -> None:
@@ -67,6 +68,21 @@ def test_both_take_what_is_sound(smollm2_path: str, tmp_path: Path) -> None:
     values = {"model": smollm2_path, "override_generation_config": {"temperature": 0.5, "eos_token_id": [2]}}
     make_plan(asked_from(values))
     start(values, tmp_path)
+
+
+def test_only_an_operators_number_caps_answers(smollm2_path: str, tmp_path: Path) -> None:
+    """What comes with a model is advice: a request may ask for more."""
+    (tmp_path / "generation_config.json").write_text(json.dumps({"max_new_tokens": 7, "max_tokens_cap": 1}))
+    for fields, cap in (
+        ({}, None),
+        ({"override_generation_config": {"temperature": 0.5}}, None),
+        ({"override_generation_config": {"max_new_tokens": 5}}, 5),
+        ({"generation_config": str(tmp_path)}, 7),
+        ({"generation_config": str(tmp_path), "override_generation_config": {"max_new_tokens": 9}}, 9),
+        ({"generation_config": "octavo"}, None),
+    ):
+        asked = asked_from({"model": smollm2_path, **fields})
+        assert generation_config(make_plan(asked).source, asked)["max_tokens_cap"] == cap
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,11 @@ def test_base_dependencies_are_few_and_light() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
+def test_every_document_is_linked_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [p.name for p in sorted((ROOT / "docs").glob("*.md")) if f"(docs/{p.name})" not in text] == []
+
+
 def test_the_public_surface_is_what_it_says() -> None:
     assert sorted(octavo.__all__) == [
         "BeamSearchParams",

@@ -11,9 +11,9 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 BUILT = {
-    "abort", "anthropic", "auth", "determinism", "finish_reason", "gguf", "health", "logprobs", "memory", "metrics", "prefix_cache",
-    "request", "responses", "sampling", "scheduler", "shutdown", "sse", "startup", "stop", "structured",
-    "tokenize", "tool_calls", "unicode", "usage",
+    "abort", "anthropic", "auth", "determinism", "finish_reason", "gguf", "health", "logprobs", "memory",
+    "metrics", "prefix_cache", "request", "responses", "sampling", "scheduler", "shutdown", "sse", "startup",
+    "stop", "structured", "tokenize", "tool_calls", "unicode", "usage",
 }  # fmt: skip
 CASES: dict[str, str] = json.loads((TESTS / "reported_cases.json").read_text(encoding="utf-8"))
 

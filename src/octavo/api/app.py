@@ -53,7 +53,8 @@ def create_app(state: ApiState) -> Starlette:
     app.router.redirect_slashes = False
     app.state.octavo = state
     paths: set[str] = set()
-    routers = [chat.router, chat_batch.router, completions.router, responses.router, messages.router, cohere.router, tokens.router, tokenise.router, info.router]
+    served = (chat, chat_batch, completions, responses, messages, cohere, tokens, tokenise, info)
+    routers = [module.router for module in served]
     if env.is_dev_mode():
         routers.append(control.router)
     for router in routers:

@@ -296,6 +296,7 @@ async def first_event(events: AsyncIterator[ChoiceEvent]) -> ChoiceEvent:
 
 
 def engine_error(event: ChoiceEvent) -> InvalidRequest:
-    return InvalidRequest(
-        f"the request failed in the engine: {event.error}", status=500, kind="InternalServerError"
-    )
+    """A 400 where what the request asks for cannot be done, otherwise a 500."""
+    if event.is_refused:
+        return InvalidRequest(f"the request cannot be answered: {event.error}")
+    return InvalidRequest(f"the request failed: {event.error}", status=500, kind="InternalServerError")

@@ -17,7 +17,7 @@ class Limits:
     max_tools: int = 1_024
     max_tool_name: int = 128  # characters
     max_tool_chars: int = 1 << 20  # the parameters of all tools of a request, as JSON
-    max_template_seconds: float = 5.0
+    max_template_seconds: float = 5.0  # of CPU time
     max_template_chars: int = 16 << 20
     max_template_bytes: int = 512 << 20  # address space of a template worker
     template_workers: int = 2

@@ -7,6 +7,7 @@ tokenizer (bad words, end-of-text ids). Ranges are `wire.sampling.verify`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,22 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
         except InvalidRequest as error:
             raise _bad_default(str(error)) from None
         return cls(**found, eos_token_ids=tuple(ids))
+
+    @property
+    def row(self) -> list[str]:
+        """What they are, as a row of the table of what runs."""
+        neutral = SamplingDefaults()
+        given = [
+            f"{name} {getattr(self, name):g}"
+            for name in (*_FROM_DEFAULTS, "max_new_tokens")
+            if getattr(self, name) != getattr(neutral, name)
+        ]
+        if not given:
+            return ["sampling", "neutral", "the generation config sets no defaults"]
+        why = "defaults of the generation config; what a request says wins"
+        if self.max_tokens_cap is not None:
+            why += f", but no answer gets more than {self.max_tokens_cap:,} tokens"
+        return ["sampling", ", ".join(given), why]
 
 
 def _bad_default(problem: str) -> ConfigError:
@@ -156,7 +173,9 @@ def from_caller(
     params = _typed(SamplingParams(**values))
     if params.stream_interval is not None:
         raise InvalidRequest(
-            "stream_interval acts on streams, and there is none here", param="stream_interval", fix="leave it out"
+            "stream_interval acts on streams, and there is none here",
+            param="stream_interval",
+            fix="leave it out",
         )
     temperature = params.temperature
     if GREEDY_BELOW <= temperature < _LEAST_TEMPERATURE:
@@ -173,7 +192,9 @@ def _typed(params: SamplingParams) -> SamplingParams:
     except (msgspec.ValidationError, TypeError) as error:
         problem, _, place = str(error).replace("`", "").partition(" - at $.")
         field = place.partition("[")[0].partition(".")[0] or None
-        raise InvalidRequest(f"{place or 'sampling_params'}: {problem[:1].lower()}{problem[1:]}", param=field) from None
+        raise InvalidRequest(
+            f"{place or 'sampling_params'}: {problem[:1].lower()}{problem[1:]}", param=field
+        ) from None
 
 
 def _settled(params: SamplingParams, codec: TextCodec, vocab_size: int, max_logprobs: int) -> SamplingParams:
@@ -213,16 +234,19 @@ def _repetition(body: RepetitionBody | None) -> RepetitionDetectionParams | None
 def _logit_bias(given: dict[str, float] | None) -> dict[int, float] | None:
     if not given:
         return None
-    bias = {}
+    bias: dict[int, float] = {}
     for key, value in given.items():
-        try:
-            token_id = int(key)
-        except ValueError:
+        if not re.fullmatch(r"-?[0-9]{1,18}", key):
             raise InvalidRequest(
                 f"logit_bias has the key {key[:32]!r}; keys are token ids", param="logit_bias"
-            ) from None
+            )
+        token_id = int(key)
+        if token_id in bias:
+            raise InvalidRequest(f"logit_bias has the token id {token_id} twice", param="logit_bias")
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidRequest(f"logit_bias of {token_id} is {value!r:.32}, not a number", param="logit_bias")
+            raise InvalidRequest(
+                f"logit_bias of {token_id} is {value!r:.32}, not a number", param="logit_bias"
+            )
         bias[token_id] = max(-_BIAS_LIMIT, min(_BIAS_LIMIT, value)) if math.isfinite(value) else value
     return bias
 

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from octavo.api.admission import Admission
 from octavo.api.client import EngineClient
 from octavo.api.health import HealthWatch
@@ -23,7 +25,7 @@ from octavo.api.structured import Grammars
 from octavo.api.template_pool import TemplatePool
 from octavo.api.text.codec import TextCodec
 from octavo.api.text.parsers.choose import Parsers, choose
-from octavo.config.plan import EnginePlan, ServerPlan
+from octavo.config.plan import EnginePlan, PackCachePlan, ServerPlan
 from octavo.errors import InvalidRequest
 
 
@@ -88,7 +90,9 @@ class ApiState:
             tool_row=parsers.tool,
         )
         max_len = engine.scheduler.max_model_len
-        metrics = Metrics(client, model_name=server.served_names[0], max_model_len=max_len, counts_steps=index == 0)
+        metrics = Metrics(
+            client, model_name=server.served_names[0], max_model_len=max_len, counts_steps=index == 0
+        )
         logs = RequestLogs(metrics.on_close)
         client.on_end = logs.on_end
         health = HealthWatch(
@@ -133,6 +137,11 @@ class ApiState:
     def max_model_len(self) -> int:
         return self.engine.scheduler.max_model_len
 
+    @property
+    def table(self) -> list[list[str]]:
+        """The rows of the table of what runs that the API side knows."""
+        return [self.defaults.row, *self.parsers.table]
+
     def served_name(self, asked: str | None) -> str:
         """The name to answer with. Raises InvalidRequest (404) for a model that is not served."""
         if asked is None or asked == "":
@@ -160,5 +169,8 @@ class ApiState:
 
 
 def _fingerprint(engine: EnginePlan) -> str:
-    text = repr((engine.model, engine.executor, engine.cache.dtype, engine.seed))
+    executor = replace(
+        engine.executor, pack_cache=PackCachePlan()
+    )  # where weights come from changes no answer
+    text = repr((engine.model, executor, engine.cache.dtype, engine.seed))
     return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:10]

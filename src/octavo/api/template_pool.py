@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import selectors
+import signal
 import struct
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from octavo.errors import InvalidRequest
 
 _SCRIPT = Path(__file__).with_name("template_worker.py")
 _START_TIMEOUT_S = 30.0
+#: Of a render by the wall; the limit is one of CPU time, and a busy machine may take its time.
+_WALL_S = 120.0
 _KEPT_ENV = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "HOME")
 
 
@@ -33,7 +36,7 @@ class _Worker:
     def __init__(self, max_bytes: int, max_seconds: float) -> None:
         env = {k: os.environ[k] for k in _KEPT_ENV if k in os.environ}  # no keys and tokens for templates
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SCRIPT), str(max_bytes), str(2 * max_seconds)],
+            [sys.executable, "-P", str(_SCRIPT), str(max_bytes), str(max_seconds), str(_WALL_S)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -42,7 +45,15 @@ class _Worker:
         )
         self._receive(time.monotonic() + _START_TIMEOUT_S)
 
-    def ask(self, job: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._ask(job)
+        except EOFError:
+            if self._process.wait(_START_TIMEOUT_S) in (-signal.SIGPROF, -signal.SIGALRM):
+                raise TimeoutError from None
+            raise
+
+    def _ask(self, job: dict[str, Any]) -> dict[str, Any]:
         data = json.dumps(job).encode()
         assert self._process.stdin is not None
         try:
@@ -52,7 +63,7 @@ class _Worker:
                 view = view[self._process.stdin.write(view) or 0 :]
         except BrokenPipeError:
             raise EOFError from None
-        return self._receive(time.monotonic() + timeout_s)
+        return self._receive(time.monotonic() + _WALL_S)
 
     def _receive(self, deadline_s: float) -> dict[str, Any]:
         (size,) = struct.unpack(">I", self._read(4, deadline_s))
@@ -104,11 +115,11 @@ class TemplatePool:
         job = {**job, "max_chars": self._limits.max_template_chars}
         worker = self._take()
         try:
-            answer = worker.ask(job, self._limits.max_template_seconds)
+            answer = worker.ask(job)
         except TimeoutError:
             worker.close()
             raise InvalidRequest(
-                f"the chat template took longer than {self._limits.max_template_seconds:g} s",
+                f"the chat template took longer than {self._limits.max_template_seconds:g} s of CPU time",
                 param="messages",
             ) from None
         except EOFError:

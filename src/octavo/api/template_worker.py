@@ -1,7 +1,7 @@
 """Renders chat templates in a process of its own, so that a hostile one costs neither the event loop nor memory.
 
 Run as a script by `api.template_pool`. Reads frames (4-byte big-endian length, JSON) from stdin, answers on stdout,
-ends when stdin ends. The parent kills it when a render takes too long; the address space is capped.
+ends when stdin ends. The CPU time of a render is capped, and ends the process by a signal; so is the address space.
 Imports the standard library and jinja2 only; knows nothing of Octavo.
 """
 
@@ -158,21 +158,22 @@ def _write(stream: BinaryIO, value: dict[str, Any]) -> None:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes stdin
     _limit_memory(int(sys.argv[1]))
-    alarm_s = float(sys.argv[2])
+    cpu_s, wall_s = float(sys.argv[2]), float(sys.argv[3])
     _write(sys.stdout.buffer, {"ok": "ready"})
     while True:
         (size,) = struct.unpack(">I", _read_exactly(sys.stdin.buffer, 4))
         job = json.loads(_read_exactly(sys.stdin.buffer, size))
-        _set_alarm(alarm_s)
+        _set_clocks(cpu_s, wall_s)
         result = answer(job)
-        _set_alarm(0.0)
+        _set_clocks(0.0, 0.0)
         _write(sys.stdout.buffer, result)
 
 
-def _set_alarm(seconds: float) -> None:
-    """Ends this process when a render outlives its parent, who would have stopped it; 0 = off."""
+def _set_clocks(cpu_s: float, wall_s: float) -> None:
+    """Ends this process (signals SIGPROF, SIGALRM) when one of them runs out; 0 = off."""
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        signal.setitimer(signal.ITIMER_REAL, wall_s)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,11 @@ def main(argv: list[str]) -> int:
         help="serve: a load over HTTP, with the options below; step: the anatomy of a step "
         f"(`{env.command('bench step --help')}`)",
     )
-    parser.add_argument("--base-url", default=DEFAULT_URL, help="default: %(default)s")
+    parser.add_argument("--base-url", "--url", default=DEFAULT_URL, help="default: %(default)s")
     parser.add_argument("--api-key", help="default: OCTAVO_API_KEY")
-    parser.add_argument("--model", help="default: the first model that the server names")
+    parser.add_argument(
+        "--model", "--model-name", metavar="NAME", help="default: the first model that the server names"
+    )
     parser.add_argument("--num-prompts", type=int, default=64, help="requests (default: %(default)s)")
     parser.add_argument("--max-concurrency", type=int, default=16, help="at once (default: %(default)s)")
     parser.add_argument("--random-input-len", type=int, default=200, help="words in (default: %(default)s)")

@@ -127,6 +127,7 @@ def measure(
     planned: Planned, batch: int, context: int, new_tokens: int, num_steps: int, weights: str | None
 ) -> Anatomy:
     """Binds the plan's model and runs `WARM_STEPS + 2 * num_steps` steps."""
+    from octavo.config.plan import PackCachePlan
     from octavo.executors.native import NativeExecutor
     from octavo.launch.build import build_program, executor_options
     from octavo.program.cost import StepShape, cost_of
@@ -147,7 +148,11 @@ def measure(
                 max_num_batched_tokens=batch * new_tokens,
                 max_model_len=context + new_tokens,
             ),
-            executor=msgspec.structs.replace(plan.executor, weights=weights or plan.executor.weights),
+            executor=msgspec.structs.replace(
+                plan.executor,
+                weights=weights or plan.executor.weights,
+                pack_cache=PackCachePlan(reason="nothing is written beside what is measured"),
+            ),
         )
     )
     shape = StepShape((new_tokens,) * batch, (context,) * batch, batch)

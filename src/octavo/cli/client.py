@@ -72,7 +72,7 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(
                 f"no server answers at {self.url} ({error})",
-                fix=f"start one with `{env.command('serve')}`, or give its address",
+                fix=f"start one with `{env.command('serve')}`, or give its address with --url",
             ) from None
         if reply.status >= 400:
             text = reply.read().decode("utf-8", "replace")

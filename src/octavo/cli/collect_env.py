@@ -12,7 +12,20 @@ import octavo
 from octavo import __version__, env
 from octavo.config.load import Parser
 
-PACKAGES = ("numpy", "msgspec", "pyzmq", "starlette", "pydantic", "uvicorn", "uvloop", "tokenizers", "jinja2", "torch")
+PACKAGES = (
+    "numpy",
+    "msgspec",
+    "pyzmq",
+    "starlette",
+    "pydantic",
+    "uvicorn",
+    "httptools",
+    "uvloop",
+    "tokenizers",
+    "jinja2",
+    "llguidance",
+    "torch",
+)
 _SECRET = ("KEY", "TOKEN")
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from octavo.config.asked import ENGINE_TOPICS
 from octavo.config.facts import WeightRow
 from octavo.config.load import Parser, add_options, parse
 from octavo.weights.source import ModelSource
+
+if TYPE_CHECKING:
+    from octavo.launch.plan import Planned
+    from octavo.program.program import Program
 
 
 def main(argv: list[str]) -> int:
@@ -30,12 +35,24 @@ def main(argv: list[str]) -> int:
 
     planned = make_plan(asked)
     plan = planned.resolved.engine
-    print(render(choices(planned, asked), indent=""))
+    program = build_program(planned.source, plan)
+    print(render(choices(planned, asked) + pack_row(program, planned), indent=""))
     print("\nweights: in the file -> packed")
     print(render(weight_table(planned.model.weight_rows[plan.executor.weights], file_bytes(planned.source))))
     if not given.no_program:
-        print("\n" + dump(build_program(planned.source, plan), fold=not given.all))
+        print("\n" + dump(program, fold=not given.all))
     return 0
+
+
+def pack_row(program: Program, planned: Planned) -> list[list[str]]:
+    """What a start would find in the pack cache now; no row where nothing is packed."""
+    plan = planned.resolved.engine
+    if plan.executor.name != "native":
+        return []
+    from octavo.executors.native import pack_cache
+    from octavo.launch.build import executor_options
+
+    return [pack_cache(program, planned.source, executor_options(plan)).look()]
 
 
 def file_bytes(source: ModelSource) -> int:

@@ -13,8 +13,10 @@ from octavo.config.load import Parser
 
 def parser(prog: str, description: str) -> Parser:
     made = Parser(prog=prog, description=description, allow_abbrev=False)
-    made.add_argument("--url", default=DEFAULT_URL, help="base address (default: %(default)s)")
-    made.add_argument("--model-name", help="default: the first model that the server names")
+    made.add_argument("--url", "--base-url", default=DEFAULT_URL, help="base address (default: %(default)s)")
+    made.add_argument(
+        "--model-name", "--model", metavar="NAME", help="default: the first model that the server names"
+    )
     made.add_argument("--api-key", help="default: OCTAVO_API_KEY")
     made.add_argument("-q", "--quick", metavar="TEXT", help="send this one prompt, print the answer, end")
     made.add_argument(
@@ -29,17 +31,24 @@ def connect(given: Any) -> tuple[Server, str]:
 
 
 def show(events: Iterable[dict[str, Any]], key: str, stats: bool) -> str:
-    """Prints an answer as it comes; returns it whole. `key`: "delta" (chat) or "text" (completions)."""
+    """Prints an answer as it comes, thoughts to stderr; returns it. `key`: "delta" (chat) or "text" (completions)."""
     start = time.monotonic()
     first: float | None = None
     usage: dict[str, Any] = {}
     parts: list[str] = []
+    is_thinking = False
     for event in events:
         usage = event.get("usage") or usage
         for choice in event.get("choices", []):
-            text = choice.get("text") if key == "text" else choice.get("delta", {}).get("content")
+            delta = choice.get("delta") or {}
+            text = choice.get("text") if key == "text" else delta.get("content")
+            if thought := delta.get("reasoning"):
+                first, is_thinking = first or time.monotonic(), True
+                print(thought, end="", file=sys.stderr, flush=True)
             if text:
-                first = first or time.monotonic()
+                if is_thinking:
+                    print("\n", file=sys.stderr, flush=True)
+                first, is_thinking = first or time.monotonic(), False
                 parts.append(text)
                 sys.stdout.write(text)
                 sys.stdout.flush()

@@ -16,6 +16,8 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     isa: str  # the best one, or what the environment names
     isa_reason: str
     executors: tuple[str, ...]
+    pack_cache_dir: str = ""  # "" = the environment has switched it off
+    pack_cache_reason: str = ""
     entropy: int  # drawn once per start: two starts must not repeat each other's random answers
 
 

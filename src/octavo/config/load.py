@@ -162,7 +162,7 @@ def unknown_option(
     elsewhere = {spelling: o for o in options().values() for spelling in o.spellings}.get(flag)
     if elsewhere is not None and elsewhere.topic not in topics:
         return ConfigError(absent, fix=f"only `{env.command('serve')}` has it")
-    close = difflib.get_close_matches(flag, known, 1)
+    close = difflib.get_close_matches(flag, known, 1, cutoff=0.75)  # the dashes alone make 0.67 of short ones
     if close:
         hint = close[0] if as_flag else close[0].removeprefix("--").replace("-", "_")
         return ConfigError(absent, fix=f"did you mean {hint}?")

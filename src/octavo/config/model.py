@@ -106,6 +106,25 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
             "disable_any_whitespace (true), disable_additional_properties (false)."
         ),
     ] = msgspec.field(default_factory=dict)
+    pack_cache: Annotated[
+        bool,
+        Doc(
+            "Keep packed weights on disk, so that the next start maps them instead of packing again "
+            "(docs/performance.md). Answers are the same with and without."
+        ),
+    ] = True
+    pack_cache_dir: Annotated[
+        str | None,
+        Doc("Folder of packed weights.", unset="OCTAVO_PACK_CACHE, else `packed` in OCTAVO_CACHE"),
+    ] = None
+    pack_cache_bytes: Annotated[
+        int | None,
+        Doc(
+            "Most bytes of packed weights in that folder: the least recently used go first.",
+            ge=1,
+            unset="32G",
+        ),
+    ] = None
     executor: Annotated[
         Literal["native", "torch"],
         Doc("What runs the model: native (C++, CPU) or torch (op by op; needs the package torch)."),

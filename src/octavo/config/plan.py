@@ -37,12 +37,21 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
     events: KVEventsPlan = msgspec.field(default_factory=KVEventsPlan)
 
 
+class PackCachePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Where packed weights are kept between starts. Answers do not depend on it."""
+
+    folder: str = ""  # "" = off
+    max_bytes: int = 0  # of all files together
+    reason: str = "not asked for"
+
+
 class ExecutorPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # "native" | "torch"
     isa: str
     num_threads: int
     weights: str  # "f32" | "f16" | "bf16" | "w8" | "w4" | "file"
     optimization_level: int = 2
+    pack_cache: PackCachePlan = PackCachePlan()
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):

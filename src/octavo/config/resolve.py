@@ -25,13 +25,21 @@ from octavo.config.budget import (
 )
 from octavo.config.facts import MachineFacts, ModelFacts
 from octavo.config.kv_events import KVEventsPlan, kv_events_plan
-from octavo.config.plan import CachePlan, EnginePlan, ExecutorPlan, SchedulerPlan, ServerPlan
+from octavo.config.plan import (
+    CachePlan,
+    EnginePlan,
+    ExecutorPlan,
+    PackCachePlan,
+    SchedulerPlan,
+    ServerPlan,
+)
 from octavo.config.structured import StructuredPlan, structured_plan
 from octavo.errors import CapacityError, ConfigError
 
 DEFAULT_BATCHED_TOKENS = 2048
 DEFAULT_SEQS = 128
 DEFAULT_STEP_MS = 100.0
+DEFAULT_PACK_CACHE_BYTES = 32 << 30
 NARROW_PIECE_BYTES = 12 * 1024  # below it a block's piece of one layer reads slowly (measured)
 
 
@@ -186,7 +194,8 @@ def _executor(asked: Asked, machine: MachineFacts, table: _Table, weights: str) 
     name = asked.model.executor
     if name not in machine.executors:
         raise ConfigError(
-            f"--executor {name} is not installed; installed: {', '.join(machine.executors) or 'none'}",
+            f"--executor {name} is not {'installed' if name == 'torch' else 'built for this Python'}; "
+            f"here: {', '.join(machine.executors) or 'none'}",
             fix=env.pip_install("torch==2.13.0")
             if name == "torch"
             else "build the native module: ./run setup",
@@ -212,7 +221,40 @@ def _executor(asked: Asked, machine: MachineFacts, table: _Table, weights: str) 
     level = 2 if level is None else level
     table.add("executor", f"{name} -O{level}", "--executor" if name != "native" else "the default on CPUs")
     table.add("threads", threads, "--threads" if asked.parallel.threads else machine.cpus_reason)
-    return ExecutorPlan(name=name, isa=isa, num_threads=threads, weights=weights, optimization_level=level)
+    return ExecutorPlan(
+        name=name,
+        isa=isa,
+        num_threads=threads,
+        weights=weights,
+        optimization_level=level,
+        pack_cache=_pack_cache(asked, machine),
+    )
+
+
+def _pack_cache(asked: Asked, machine: MachineFacts) -> PackCachePlan:
+    """No row: whether it is a hit, only the executor knows."""
+    model = asked.model
+    details = [
+        f"--{name.replace('_', '-')}"
+        for name in ("pack_cache_dir", "pack_cache_bytes")
+        if getattr(model, name) is not None
+    ]
+    if model.executor != "native":
+        if details:
+            raise ConfigError(f"{details[0]} acts only with --executor native", fix=f"leave {details[0]} out")
+        return PackCachePlan(reason=f"the {model.executor} executor packs nothing")
+    if not model.pack_cache:
+        if details:
+            raise ConfigError(
+                f"--no-pack-cache switches off what {details[0]} is about", fix="leave one of them out"
+            )
+        return PackCachePlan(reason="--no-pack-cache")
+    folder, reason = machine.pack_cache_dir, machine.pack_cache_reason
+    if model.pack_cache_dir:
+        folder, reason = model.pack_cache_dir, "--pack-cache-dir"
+    return PackCachePlan(
+        folder=folder, max_bytes=model.pack_cache_bytes or DEFAULT_PACK_CACHE_BYTES, reason=reason
+    )
 
 
 def _kv_dtype(asked: Asked, table: _Table) -> str:
@@ -384,8 +426,9 @@ def _kv_events(asked: Asked, table: _Table) -> KVEventsPlan:
     given = asked.cache.kv_events_config
     plan = kv_events_plan(given, has_prefix_cache=asked.cache.enable_prefix_caching)
     if given:
-        place = plan.endpoint + (f", replay at {plan.replay_endpoint}" if plan.replay_endpoint else "")
-        table.add("kv events", f"{plan.publisher} {place}" if plan.is_on else "off", "--kv-events-config")
+        replay = f", replay at {plan.replay_endpoint}" if plan.replay_endpoint else ""
+        place = f"{plan.endpoint}{replay}; " if plan.is_on else ""
+        table.add("kv events", plan.publisher if plan.is_on else "off", f"{place}--kv-events-config")
     return plan
 
 

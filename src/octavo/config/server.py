@@ -44,7 +44,10 @@ class ServerAsked(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     tool_call_parser: Annotated[
         str | None,
-        Doc("Format of the model's tool calls, by name; see docs/tools.md.", unset="found by the chat template"),
+        Doc(
+            "Format of the model's tool calls, by name; see docs/tools.md.",
+            unset="found by the chat template",
+        ),
     ] = None
     tool_strict_level: Annotated[
         Literal["auto", "function", "parameter"],
@@ -67,7 +70,8 @@ class ServerAsked(msgspec.Struct, frozen=True, kw_only=True):
     response_store_size: Annotated[
         int,
         Doc(
-            "Responses of /v1/responses that are kept, for retrieval and previous_response_id; 0 = none is.", ge=0
+            "Responses of /v1/responses that are kept, for retrieval and previous_response_id; 0 = none is.",
+            ge=0,
         ),
     ] = 1_000
     response_store_bytes: Annotated[

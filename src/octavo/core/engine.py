@@ -268,7 +268,9 @@ class Engine:
     def _end_failed(self) -> None:
         failed, self.scheduler.failed = self.scheduler.failed, []
         for request, problem in failed:
-            self._outbox.append(self._end(request, FinishReason.ERROR, error=problem))
+            delta = self._end(request, FinishReason.ERROR, error=problem)
+            delta.is_refused = request.wire.params.structured is not None
+            self._outbox.append(delta)
 
     def _commit(self, step: Step, result: StepResult, deltas: list[TokenDelta]) -> None:
         if result.fault is not None:
@@ -289,8 +291,13 @@ class Engine:
                 drawn = result.token_ids[row]
                 logprobs = result.logprobs[row] if has_logprobs else None
                 if drawn and drawn[-1] < 0:
-                    problem = result.problems.get(step.plan.slots[row], NOTHING_ALLOWED)
-                    deltas.append(self._end(request, FinishReason.ERROR, error=problem))
+                    slot = step.plan.slots[row]
+                    problem = result.problems.get(slot, NOTHING_ALLOWED)
+                    delta = self._end(request, FinishReason.ERROR, error=problem)
+                    delta.is_refused = slot in result.refused or (
+                        slot not in result.problems and request.wire.params.can_ban
+                    )
+                    deltas.append(delta)
                 else:
                     deltas.append(self._accept(request, drawn, logprobs, now))
 

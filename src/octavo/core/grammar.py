@@ -10,8 +10,9 @@ from octavo.core.request import Request
 from octavo.grammar.base import GrammarError
 from octavo.grammar.store import GrammarStore
 
-#: The API has tried every grammar under a shorter limit; this one is for requests that came otherwise.
-COMPILE_LIMIT_S = 30.0
+#: The API has tried every grammar under a shorter limit; this one is for requests that came otherwise. It begins
+#: when a thread begins with the grammar: those of others, which wait in line before it, do not count.
+COMPILE_LIMIT_S = 60.0
 
 
 class GrammarGate:

@@ -241,7 +241,12 @@ class Scheduler:
                 if count <= 0:
                     continue
             reach = request.computed + count
-            if reach == known and count == 1 and request.high_water < reach <= request.room and not request.promised:
+            if (
+                reach == known
+                and count == 1
+                and request.high_water < reach <= request.room
+                and not request.promised
+            ):
                 self._decode(request, reach, draft)
                 continue
             if reach > request.room and not self._make_room(request, reach, draft):

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from octavo.config.plan import PackCachePlan
 from octavo.program.program import Program
 from octavo.weights.source import ModelSource
 
@@ -124,6 +125,7 @@ class ExecutorOptions:
     num_threads: int
     isa: str  # native: "generic" | "avx2" | "avx512" | "avx512_bf16" | "avx512_amx" | "neon"; torch: "torch"
     optimization_level: int = 2
+    pack_cache: PackCachePlan = field(default_factory=PackCachePlan)  # native
 
 
 class Executor(Protocol):

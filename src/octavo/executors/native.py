@@ -1,12 +1,14 @@
 """The native executor: records a Program once into the C++ core, replays it with one call a step.
 
 Owns the translation of ops, the packing of weights and the metadata block; arithmetic is csrc's.
-Matrices are packed from the memory map of the file; the embedding is read from the map itself.
+Matrices are packed from the memory map of the file, or mapped as an earlier start packed them; the embedding is
+read from the file's map itself.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields
 
 import numpy as np
@@ -19,6 +21,8 @@ from octavo.executors.native_ops import RECORDERS, Recorder
 from octavo.kernels import native
 from octavo.program.passes.plan_memory import row_bytes
 from octavo.program.program import Buffer, Program, WeightRef
+from octavo.weights.pack_cache import PackCache
+from octavo.weights.pack_file import Wanted
 from octavo.weights.source import ModelSource, RawTensor
 
 # Arrays of SamplingBatch whose size varies from step to step: handed over by reference.
@@ -38,6 +42,9 @@ class NativeExecutor:
         self._lossy = 0
         self._source = source
         arena_bytes = self._place(program)
+        self._cache = pack_cache(program, source, options)
+        self._packed = self._cache.load(options.num_threads)
+        self._made: dict[str, native.Weight] = {}
         self.core = native.Program(
             max_tokens=options.max_tokens,
             max_rows=options.max_rows,
@@ -58,6 +65,9 @@ class NativeExecutor:
         }
         for op in program.ops:
             RECORDERS[op.kind](Recorder(self, op))
+        self._cache.keep(self._made)
+        self._packed = None
+        self._made = {}
         self._io = {name: self.core.io(name) for name in self.core.io_names()}
 
     # ---- memory ---------------------------------------------------------------------------------
@@ -107,17 +117,22 @@ class NativeExecutor:
         The vocabulary matrix is not packed to 4 bits unless the file has it so: top-1 agreement
         would fall from 95% to 82%.
         """
+        key = _key(ref, is_vocabulary)
+        weight = self._packed[key] if self._packed is not None else self._pack(ref, is_vocabulary)
+        self._made[key] = weight
+        self._formats[weight.format] += 1
+        self._weight_bytes += weight.nbytes
+        self._lossy += not weight.lossless
+        return weight
+
+    def _pack(self, ref: WeightRef, is_vocabulary: bool) -> native.Weight:
         wanted = "w8" if is_vocabulary and self.options.weights == "w4" else self.options.weights
         parts = []
         for name in ref.parts or (ref.name,):
             raw = self._source.read(name)
             rows, cols = raw.info.shape
             parts.append((raw.info.type, raw.data, rows, cols, raw.row_order))
-        weight = native.pack(parts, wanted, interleave=ref.interleave, num_threads=self.options.num_threads)
-        self._formats[weight.format] += 1
-        self._weight_bytes += weight.nbytes
-        self._lossy += not weight.lossless
-        return weight
+        return native.pack(parts, wanted, interleave=ref.interleave, num_threads=self.options.num_threads)
 
     def vector(self, ref: WeightRef) -> npt.NDArray[np.float32]:
         """f32 values, parts stacked."""
@@ -230,10 +245,38 @@ class NativeExecutor:
                 f"{self.options.num_threads} threads, one native call a step",
             ],
             ["packed matrices", formats, lossy],
+            self._cache.row(),
         ]
 
     def close(self) -> None:
-        """Frees weights, KV and threads. The executor is of no use afterwards."""
+        """Frees weights, KV and threads, once packed weights are on disk. The executor is of no use afterwards."""
+        self._cache.wait()
         self.views.clear()
         self._io.clear()
         del self.core
+
+
+# ---- the pack cache -----------------------------------------------------------------------------------
+
+
+def pack_cache(program: Program, source: ModelSource, options: ExecutorOptions) -> PackCache:
+    """Where the packed form of a program's matrices lies, or will."""
+    wanted = {
+        _key(ref, is_vocabulary): Wanted(ref.shape[0], ref.shape[1], ref.interleave)
+        for ref, is_vocabulary in _matrices(program)
+    }
+    return PackCache(options.pack_cache, source, options.weights, wanted)
+
+
+def _matrices(program: Program) -> Iterator[tuple[WeightRef, bool]]:
+    """The matrices that are packed, and whether each is the vocabulary's."""
+    for op in program.ops:
+        for ref in op.weights:
+            if ref.role == "matrix":
+                yield ref, op.kind == "logits"
+
+
+def _key(ref: WeightRef, is_vocabulary: bool) -> str:
+    """A name for a matrix and for what packing makes of it."""
+    kind = ("" if not ref.interleave else " interleaved") + (" vocabulary" if is_vocabulary else "")
+    return "+".join(ref.parts or (ref.name,)) + kind

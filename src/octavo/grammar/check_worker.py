@@ -1,7 +1,7 @@
 """The process that tries grammars: frames in (4-byte big-endian length, msgpack), frames out.
 
-Started by `octavo.grammar.checker`, which kills it when a job takes too long. Its address space is
-capped; it ends when stdin ends. Whatever goes wrong in a job is the answer to that job.
+Started by `octavo.grammar.checker`. Its address space is capped, and so is the CPU time of a job, which ends it by a
+signal; it ends when stdin ends, too. Whatever else goes wrong in a job is the answer to that job.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ def main() -> None:
     vocabulary = read_frame(stream)
     if vocabulary is None:
         return
-    desk, max_s = Desk(unpack(vocabulary)), float(sys.argv[3])
+    desk, cpu_s, wall_s = Desk(unpack(vocabulary)), float(sys.argv[3]), float(sys.argv[4])
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)  # ends the process
     write_frame(out, b"ready")
     while (frame := read_frame(stream)) is not None:
-        signal.setitimer(signal.ITIMER_REAL, max_s)  # ends this process if its parent is gone meanwhile
-        reply = desk.answer(msgspec.msgpack.decode(frame, type=CheckJob))
+        job = msgspec.msgpack.decode(frame, type=CheckJob)
+        signal.setitimer(signal.ITIMER_REAL, wall_s)
+        desk.prepare(job)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # user and system time of all threads
+        reply = desk.answer(job)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_frame(out, msgspec.msgpack.encode(reply))
 
@@ -65,6 +71,15 @@ class Desk:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._made: OrderedDict[bytes, Matcher] = OrderedDict()
+        self._prepared: set[str] = set()
+
+    def prepare(self, job: CheckJob) -> None:
+        """Has the backend make its tables of the vocabulary, which are no part of the cost of a grammar."""
+        if job.spec.backend not in self._prepared:
+            self._prepared.add(job.spec.backend)
+            self.answer(CheckJob(StructuredSpec(kind="regex", text="a", backend=job.spec.backend)))
+        if job.text is not None:
+            import jsonschema  # noqa: F401 (some tenths of a second, once)
 
     def answer(self, job: CheckJob) -> CheckReply:
         try:

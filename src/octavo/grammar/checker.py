@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import signal
 import struct
 import subprocess
 import sys
@@ -30,6 +31,8 @@ log = logging.getLogger("octavo.grammar")
 _ROOT = Path(__file__).parents[2]
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from octavo.grammar.check_worker import main; main()"
 _START_S = 60.0
+#: Of a job by the wall, for one that waits and does not work; a busy machine may take its time over a job.
+_WALL_S = 120.0
 _KEPT_ENV = ("PATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "HOME")
 MAX_VERDICTS = 1_024
 
@@ -50,7 +53,7 @@ class CheckReply(msgspec.Struct, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    max_seconds: float = 5.0
+    max_seconds: float = 5.0  # of CPU time, for a grammar or an answer
     max_bytes: int = 2 << 30  # address space of a process
     max_chars: int = 1 << 20  # of a grammar or schema
     workers: int = 2
@@ -70,7 +73,8 @@ class _Child:
                 _START,
                 str(_ROOT),
                 str(limits.max_bytes),
-                str(2 * limits.max_seconds),
+                str(limits.max_seconds),
+                str(_WALL_S),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -81,9 +85,15 @@ class _Child:
         self._send(vocabulary)
         self._receive(time.monotonic() + _START_S)
 
-    def ask(self, job: CheckJob, timeout_s: float) -> CheckReply:
-        self._send(msgspec.msgpack.encode(job))
-        return msgspec.msgpack.decode(self._receive(time.monotonic() + timeout_s), type=CheckReply)
+    def ask(self, job: CheckJob) -> CheckReply:
+        try:
+            self._send(msgspec.msgpack.encode(job))
+            data = self._receive(time.monotonic() + _WALL_S)
+        except EOFError:
+            if self._process.wait(_START_S) in (-signal.SIGPROF, -signal.SIGALRM):
+                raise TimeoutError from None
+            raise
+        return msgspec.msgpack.decode(data, type=CheckReply)
 
     def _send(self, data: bytes) -> None:
         stream = self._process.stdin
@@ -157,7 +167,7 @@ class GrammarChecker:
         try:
             return self._ask(CheckJob(spec))
         except TimeoutError:
-            return CheckReply(f"it takes more than {self.limits.max_seconds:g} s to compile")
+            return CheckReply(f"it takes more than {self.limits.max_seconds:g} s of CPU time to compile")
         except EOFError:
             return CheckReply("it needs more memory or nesting to compile than it may have")
 
@@ -183,7 +193,7 @@ class GrammarChecker:
         with self._slots:
             child = self._take()
             try:
-                reply = child.ask(job, self.limits.max_seconds)
+                reply = child.ask(job)
             except BaseException:
                 child.close()
                 raise

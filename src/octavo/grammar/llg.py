@@ -162,14 +162,19 @@ def grammar_of(spec: StructuredSpec) -> str:
         case "regex":
             return str(llguidance.LLMatcher.grammar_from_regex(spec.text))
         case "choice":
-            choices = json.loads(spec.text)
-            return _lark("start: " + " | ".join(literal(choice) for choice in choices))
+            return _lark(_choices(json.loads(spec.text)))
         case "lark":
             return _lark(spec.text)
         case "gbnf" | "ebnf":
             return _lark(to_lark(spec.text))
         case "structural_tag":
             return _lark(tags_to_lark(spec, json_options(spec)))
+
+
+def _choices(choices: list[str]) -> str:
+    """One terminal, that is one automaton: as alternatives of a rule each would be an item of the parser's row."""
+    texts = [literal(choice) for choice in choices if choice]
+    return f"start: CHOICE{'?' if '' in choices else ''}\nCHOICE: " + " | ".join(texts)
 
 
 def _lark(text: str) -> str:

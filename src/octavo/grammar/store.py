@@ -6,6 +6,7 @@ copies of it. The vocabulary is made when the first grammar comes.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -36,9 +37,9 @@ class StoreCounts:
 
 @dataclass(slots=True)
 class _Entry:
-    future: Future[Matcher]
     size: int
-    since: float = field(default_factory=time.monotonic)
+    future: Future[Matcher] = field(default_factory=Future)
+    since: float = math.inf  # when a thread began with it
 
 
 class GrammarStore:
@@ -63,12 +64,13 @@ class GrammarStore:
         self.counts = StoreCounts()
 
     def ask(self, spec: StructuredSpec) -> tuple[Future[Matcher], float]:
-        """What becomes of the grammar, and since when it is being made; never waits."""
+        """What becomes of the grammar, and since when it is being made (inf: not yet); never waits."""
         key = digest(spec)
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _Entry(self._start(spec), len(spec.text) + 1)
+                entry = self._entries[key] = _Entry(len(spec.text) + 1)
+                entry.future = self._start(spec, entry)
                 self._chars += entry.size
                 self._evict()
             else:
@@ -82,12 +84,13 @@ class GrammarStore:
         future, _ = self.ask(spec)
         return future.result().copy()
 
-    def _start(self, spec: StructuredSpec) -> Future[Matcher]:
+    def _start(self, spec: StructuredSpec, entry: _Entry) -> Future[Matcher]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="octavo-grammar")
-        return self._pool.submit(self._compile, spec)
+        return self._pool.submit(self._compile, spec, entry)
 
-    def _compile(self, spec: StructuredSpec) -> Matcher:
+    def _compile(self, spec: StructuredSpec, entry: _Entry) -> Matcher:
+        entry.since = time.monotonic()
         began = time.thread_time()
         try:
             made = compile_spec(spec, self.vocabulary())

@@ -39,6 +39,9 @@ class Weight:
     def nbytes(self) -> int: ...
     @property
     def lossless(self) -> bool: ...
+    def packed(self) -> NDArray[numpy.uint8]:
+        """The packed bytes [nbytes] uint8, in place, to read."""
+
     def unpack(self) -> NDArray[numpy.float64]:
         """Exact values [rows, cols] float64, in the order of the parts' rows."""
 
@@ -48,6 +51,21 @@ def pack(
     interleave: bool = False,
     num_threads: int = 1,
 ) -> Weight: ...
+
+PACKING_VERSION: int
+
+class PackMap:
+    """A file of packed matrices, mapped to read; the matrices keep the map."""
+
+    def __init__(self, fd: int, bytes: int) -> None: ...
+    def bytes(self) -> NDArray[numpy.uint8]:
+        """[bytes] uint8, in place."""
+
+    def weight(
+        self, format: str, rows: int, cols: int, interleave: bool, lossless: bool, offset: int
+    ) -> Weight:
+        """The matrix whose packed bytes begin at `offset`, a multiple of 64."""
+
 def dequantise(
     type: str,
     data: NDArray[numpy.uint8],
@@ -243,7 +261,7 @@ class Program:
 
 def sample(logits: NDArray[numpy.float32], batch: object, isa: str = "") -> tuple[Any, ...]:
     """
-    Draws from logits [S, vocab] as SamplingBatch says: token ids, logprobs, ranks, top ids, top logprobs, logprobs of chosen ids.
+    Draws from logits [S, vocab] as SamplingBatch says: ids, logprobs, ranks, top ids and logprobs, chosen logprobs.
     """
 
 def score(

@@ -19,10 +19,11 @@ try:
 except ImportError as error:  # a source tree that has not been built, or a module of another Python
     raise ConfigError(
         f"the native core cannot be loaded: {error}",
-        fix="install the octavo wheel, or build the source tree as csrc/README.md says",
+        fix="in a checkout `./run setup` builds it; elsewhere install the octavo wheel",
     ) from error
 
 Buffer = _native.Buffer
+PackMap = _native.PackMap
 Program = _native.Program
 Weight = _native.Weight
 
@@ -81,6 +82,19 @@ def pack(
         return _native.pack(list(parts), fmt, interleave, num_threads)
     except ValueError as error:
         raise WeightError(str(error)) from error
+
+
+def packing_version() -> int:
+    """Changes with the packed layouts and with what packing makes of values."""
+    return _native.PACKING_VERSION
+
+
+def map_packs(fd: int, size: int) -> PackMap:
+    """The first `size` bytes of a file of packed matrices, mapped to read. Raises OSError."""
+    try:
+        return PackMap(fd, size)
+    except (RuntimeError, ValueError) as error:
+        raise OSError(str(error)) from error
 
 
 def dequantise(

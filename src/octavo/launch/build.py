@@ -126,4 +126,5 @@ def executor_options(plan: EnginePlan) -> ExecutorOptions:
         num_threads=plan.executor.num_threads,
         isa=plan.executor.isa,
         optimization_level=plan.executor.optimization_level,
+        pack_cache=plan.executor.pack_cache,
     )

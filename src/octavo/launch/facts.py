@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import math
 import secrets
@@ -31,6 +32,7 @@ def machine_facts() -> MachineFacts:
     executors = ["native"] if has_native() else []
     if importlib.util.find_spec("torch"):
         executors.append("torch")
+    pack_cache_dir, pack_cache_reason = env.pack_cache_dir()
     return MachineFacts(
         cpus=count,
         cpus_reason=cpus_reason,
@@ -40,13 +42,16 @@ def machine_facts() -> MachineFacts:
         isa=forced or isas[-1],
         isa_reason="OCTAVO_ISA" if forced else "the best that this CPU has",
         executors=tuple(executors),
+        pack_cache_dir=pack_cache_dir,
+        pack_cache_reason=pack_cache_reason,
         entropy=secrets.randbits(63),
     )
 
 
 def has_native() -> bool:
-    """Whether the native module is built; looked for, not loaded: that is the engine's to do."""
-    return any((Path(__file__).parents[1] / "kernels").glob("_native*"))
+    """Whether the native module is built for this Python; looked for, not loaded: that is the engine's to do."""
+    folder = Path(__file__).parents[1] / "kernels"
+    return any((folder / f"_native{suffix}").exists() for suffix in importlib.machinery.EXTENSION_SUFFIXES)
 
 
 def open_checked(path: str, load_format: str) -> ModelSource:

@@ -118,7 +118,7 @@ class Front:
                 break
             await asyncio.sleep(0.02)
         if cut := client.num_unfinished:
-            log.warning("%d running requests are cut off", cut)
+            log.warning("%s cut off", "1 running request is" if cut == 1 else f"{cut} running requests are")
             client.close("the server was shut down before this request had ended")
 
     async def close(self) -> None:

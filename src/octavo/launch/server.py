@@ -125,7 +125,7 @@ class Server:
             await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():  # a signal during the start
                 return self._code()
-            table = [*(await starting).table, *state.parsers.table, *self._address_rows()]
+            table = [*(await starting).table, *state.table, *self._address_rows()]
             print(render(table), file=sys.stderr)
             if not is_local(self._plan) and not self._plan.api_keys:
                 log.warning(
@@ -203,10 +203,14 @@ class Server:
         count = self._client.num_unfinished
         requests = "1 request" if count == 1 else f"{count} requests"
         if self._fleet is not None:
-            requests += " of this process"
+            requests += " of this process and what the others have"
+        if count or self._fleet is not None:
+            requests += f", for at most {self._plan.drain_timeout_s:g} s"
         text = f"draining: {requests}"
-        if self._signals.first == signal.SIGINT:
-            text = f"finishing {requests}; Ctrl-C again ends at once" if count else "stopping"
+        if not count and self._fleet is None:
+            text = "stopping"
+        elif self._signals.first == signal.SIGINT:
+            text = f"finishing {requests}; Ctrl-C again ends at once"
         print(f"octavo: {text}", file=sys.stderr, flush=True)
         self._stopping.set()
 

@@ -85,6 +85,7 @@ class TokenDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish: FinishReason | None = None
     stop_reason: int | str | None = None  # the stop token id, if one fired; or a word
     error: str | None = None  # with finish == ERROR
+    is_refused: bool = False  # the error is the request's own doing: what it asks for excludes every token
     num_cached: int | None = None  # with the first delta
     record: RequestRecord | None = None  # with the last delta
 
@@ -213,5 +214,6 @@ class StepResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[list[TokenLogprobs] | None] = []  # same alignment, or [] when nobody asked
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # slot -> positions scored in this step
     problems: dict[int, str] = {}  # slot -> why nothing could be drawn, where more is known than that
+    refused: list[int] = []  # those of `problems` that are the request's own doing
     fault: str | None = None  # the step failed: the engine ends with this cause
     elapsed_s: float = 0.0

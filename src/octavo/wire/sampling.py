@@ -29,9 +29,13 @@ class StructuredSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     kind: StructuredKind
     text: str
     backend: str = "auto"
-    any_whitespace: bool = False  # free white space between JSON tokens; off = compact, so that it always ends
+    any_whitespace: bool = (
+        False  # free white space between JSON tokens; off = compact, so that it always ends
+    )
     whitespace_pattern: str | None = None  # a pattern instead of the two
-    additional_properties: bool = True  # False = objects hold named properties only where the schema is silent
+    additional_properties: bool = (
+        True  # False = objects hold named properties only where the schema is silent
+    )
 
 
 class RepetitionDetectionParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -106,6 +110,17 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     @property
     def is_greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def can_ban(self) -> bool:
+        """Whether something here may forbid every token."""
+        return bool(
+            self.logit_bias
+            or self.allowed_token_ids is not None
+            or self.bad_words_ids
+            or self.min_tokens
+            or self.structured is not None
+        )
 
     @property
     def skips_prefix_cache(self) -> bool:

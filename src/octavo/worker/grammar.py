@@ -42,6 +42,7 @@ class GrammarSlots:
         self._sampling = sampling
         self._held: dict[int, _Held] = {}
         self.problems: dict[int, str] = {}
+        self.refused: set[int] = set()  # those of `problems` that are the grammar's own
         self.num_masks = 0
         self.seconds = 0.0  # of making masks
 
@@ -68,6 +69,7 @@ class GrammarSlots:
     def remove(self, slot: int) -> None:
         self._held.pop(slot, None)
         self.problems.pop(slot, None)
+        self.refused.discard(slot)
         self._sampling.complete.discard(slot)
 
     def fill(self, slots: I32, state: Slots) -> None:
@@ -119,16 +121,21 @@ class GrammarSlots:
         held.taken += len(tokens)
         # A step that was planned before the end was known draws once more: nobody reads it.
         if count < len(tokens) and tokens[count] not in held.ends:
-            cause = held.matcher.problem or "it does not follow"
-            self.problems[slot] = f"token {tokens[count]} does not fit the grammar: {cause}"
+            cause = held.matcher.problem
+            if cause is not None:  # a limit of the grammar's cost: the token was allowed
+                self.problems[slot] = cause
+                self.refused.add(slot)
+            else:
+                self.problems[slot] = f"token {tokens[count]} does not fit the grammar: it does not follow"
 
     def _finish(self, slot: int, row: U32) -> None:
         """Ends, allowed_token_ids, and what the matcher has to complain about."""
         held = self._held[slot]
         matcher = held.matcher
-        problem = self.problems.get(slot) or matcher.problem
-        if problem is not None:
-            self.problems[slot] = problem
+        if slot not in self.problems and matcher.problem is not None:
+            self.problems[slot] = matcher.problem
+            self.refused.add(slot)
+        if slot in self.problems:
             row[:] = 0
             return
         is_accepting, is_complete = matcher.is_accepting, matcher.is_terminated

@@ -145,7 +145,12 @@ class StepRunner:
         drawing = rows[samples]
         wanted = self.sampling.num_logprobs[drawing]
         any_logprobs = bool((wanted >= 0).any())
-        if not any_logprobs and not self._broken and not self.grammars.problems and out.token_ids.min(initial=0) >= 0:
+        if (
+            not any_logprobs
+            and not self._broken
+            and not self.grammars.problems
+            and out.token_ids.min(initial=0) >= 0
+        ):
             self.slots.append_all(drawing, out.token_ids)
             self.sampling.drawn_all(drawing, out.token_ids)
             for row, token in zip(samples.tolist(), out.token_ids.tolist(), strict=True):
@@ -161,6 +166,8 @@ class StepRunner:
                 result.token_ids[row] = [-1]  # nothing can be drawn: the engine fails this request
                 if problem is not None:
                     result.problems[slot] = problem
+                    if slot in self.grammars.refused:
+                        result.refused.append(slot)
                 continue
             self.slots.append(slot, token)
             self.sampling.drawn(slot, token)

@@ -20,7 +20,15 @@ from octavo.api.schema.normalise import normalise, parse_json
 from octavo.api.state import ApiState
 from octavo.api.text.pipeline import ChoiceEvent
 from octavo.api.writers.shapes import UsageShape, usage_shape
-from octavo.api.writers.sse import KEEP_ALIVE, OPENAI, EventStream, Framing, guarded, until_disconnect, with_keep_alive
+from octavo.api.writers.sse import (
+    KEEP_ALIVE,
+    OPENAI,
+    EventStream,
+    Framing,
+    guarded,
+    until_disconnect,
+    with_keep_alive,
+)
 from octavo.errors import InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)

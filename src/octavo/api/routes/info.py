@@ -105,7 +105,7 @@ async def server_info(request: Request) -> Response:
             "max_model_len": state.max_model_len,
             "state": state.health.state,
             "engine_restarts": state.client.restarts,
-            "table": (ready.table if ready is not None else state.engine.table) + state.parsers.table,
+            "table": (ready.table if ready is not None else state.engine.table) + state.table,
             "sampling_defaults": msgspec.to_builtins(state.defaults),
         }
     )

@@ -13,6 +13,7 @@ from octavo.api.schema.normalise import normalise
 from octavo.api.schema.tokenise import Detokenise, TokeniseChat, TokeniseText
 from octavo.api.text.pipeline import spell
 from octavo.api.tools import functions_of
+from octavo.errors import InvalidRequest
 
 router = Router()
 
@@ -28,6 +29,10 @@ async def tokenise(request: Request) -> Response:
             functions_of(chat.tools, state.limits)
         prompt, has_texts = await state.prompts.from_chat(chat), chat.return_token_strs
     else:
+        if raw.get("prompt") is None:
+            raise InvalidRequest(
+                "neither prompt nor messages is given", param="prompt", fix="send one of them"
+            )
         text, warnings = normalise(TokeniseText, raw, strict=state.strict)
         state.served_name(text.model)
         prompt = await state.prompts.from_text(text.prompt, add_special_tokens=text.add_special_tokens)

@@ -14,7 +14,9 @@ _GRAMMAR = "this route takes no grammar; /v1/chat/completions and /v1/completion
 _TOOLS = "it is the older form of tools and tool_choice: send those"
 _MEDIA = "this server takes text only"
 _REMOTE = "transfer of KV blocks between servers is not built yet"
-_CHOSEN = "logprobs of chosen tokens are given for the answer only (logprob_token_ids); ask for prompt_logprobs"
+_CHOSEN = (
+    "logprobs of chosen tokens are given for the answer only (logprob_token_ids); ask for prompt_logprobs"
+)
 _PLUG_INS = "there are no plug-ins that read it"
 _RENDER = "only the render routes return it, which are not built yet"
 
@@ -53,7 +55,10 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "fill-in-the-middle is not built; put the suffix into the prompt as the model expects it",
     ),
     "thinking_token_budget": ((-1,), "only chat tells thinking from the answer"),
-    "use_beam_search": ((False,), "this route has no beam search; /v1/chat/completions and /v1/completions do"),
+    "use_beam_search": (
+        (False,),
+        "this route has no beam search; /v1/chat/completions and /v1/completions do",
+    ),
     "trace_decode_token_ids": ((), "answers cannot be forced; put the tokens into the prompt"),
     "vllm_xargs": (({},), _PLUG_INS),
     "watermarking": ((False,), "watermarks are not built"),

@@ -72,16 +72,41 @@ def _first_odd(model: type[BaseModel], body: dict[str, Any]) -> str | None:
 
 def invalid(error: ValidationError) -> InvalidRequest:
     """The first errors of a model in one message; `param` is where the first one is."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    lines = [f"{_place(e['loc'])}: {_reason(str(e['msg']))}" for e in errors[:_MAX_REPORTED]]
+    errors = error.errors(include_url=False, include_context=False)
+    lines: list[str] = []
+    for e in errors[:_MAX_REPORTED]:
+        _tell(lines, _place(e["loc"]), e["type"], e["msg"], e["input"])
     if len(errors) > _MAX_REPORTED:
         lines.append(f"and {len(errors) - _MAX_REPORTED} more")
     return InvalidRequest("; ".join(lines), param=_place(errors[0]["loc"]), kind="BadRequestError")
 
 
-def _reason(message: str) -> str:
-    message = message.removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
+def _tell(lines: list[str], place: str, kind: str, reason: str, given: Any) -> None:
+    """Adds what is wrong with one value: what was given, then what is allowed (of a union, in one line)."""
+    if kind == "missing":
+        lines.append(f"{place} is missing")
+    elif reason.startswith("Input should "):
+        reason = reason.removeprefix("Input should ").partition(" or instance of ")[0]
+        for pydantics, ours in _IN_JSON:
+            reason = reason.replace(pydantics, ours)
+        start = f"{place} is {_shown(given, kind)}; it must "
+        if lines and lines[-1].startswith(start + "be ") and reason.startswith("be "):
+            lines[-1] += f" or {reason.removeprefix('be ')}"
+        else:
+            lines.append(start + reason)
+    else:
+        reason = reason.removeprefix("Value error, ").replace(" after validation", "")
+        lines.append(f"{place}: {reason[:1].lower()}{reason[1:]}")
+
+
+def _shown(value: Any, kind: str) -> str:
+    """A number or a word where one of a few is meant; of the rest only what it is: errors are logged, prompts never."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int | float) or (isinstance(value, str) and kind == "literal_error"):
+        text = repr(value)
+        return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}..."
+    return {"array": "an array", "string": "a string"}.get(_json_kind(value), "an object")
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
@@ -97,6 +122,15 @@ def _place(loc: tuple[int | str, ...]) -> str:
     return place or "body"
 
 
+# pydantic's words for what JSON calls otherwise, and shorter ones
+_IN_JSON = (
+    ("a valid list", "an array"),
+    ("a valid dictionary", "an object"),
+    ("a valid integer", "an integer"),
+    ("a valid ", "a "),
+    ("greater than or equal to", "at least"),
+    ("less than or equal to", "at most"),
+)
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "list", "dict", "none"})
 
 

@@ -77,6 +77,7 @@ class ChoiceEvent:
     finish: str | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    is_refused: bool = False  # with an error: what the request asks for excludes every token
     has_calls: bool = False  # with the last one: there are tool calls, and none was cut
 
     @property
@@ -247,7 +248,7 @@ class ChoicePipeline:
         self._release(event, len(self._withheld))
         self._finish(event)
         if delta.finish == FinishReason.ERROR:
-            event.error = delta.error or "the engine failed at this request"
+            event.error, event.is_refused = delta.error or "the engine failed at this request", delta.is_refused
         elif delta.finish is not None:
             event.finish, event.stop_reason = delta.finish.text, delta.stop_reason
 

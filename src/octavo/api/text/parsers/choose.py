@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from octavo.api.text.codec import TextCodec
@@ -161,7 +162,9 @@ def _named(flag: str, name: str, rows: Mapping[str, Row], refused: Mapping[str, 
         return rows[name]
     if name in refused:
         raise ConfigError(f"{flag} {name}: {refused[name]}", fix="give another parser, or leave the flag out")
-    raise ConfigError(f"{flag} is {name!r}", fix=f"one of {', '.join(sorted(rows))}")
+    close = get_close_matches(name, rows, 1)
+    near = f"did you mean {close[0]}? " if close else ""
+    raise ConfigError(f"{flag} is {name!r}", fix=f"{near}allowed is one of {', '.join(sorted(rows))}")
 
 
 def _check_vocabulary(flag: str, row: ToolRow, codec: TextCodec) -> None:

@@ -1,0 +1,35 @@
+"""Three hundred requests in six dialects: what a stream adds up to is the answer that is not streamed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.fakes.api_world import World, world
+from tests.fakes.corpus import CORPUS, EACH, Case
+from tests.fakes.dialect_worlds import THINK_TEMPLATE
+from tests.fakes.folds import DIALECTS, compare
+
+
+async def play(w: World, case: Case) -> int:
+    ids = w.engine.codec.encode(case.script, False)
+    w.engine.script, w.engine.group = lambda _: ids, case.group
+    return await compare(w.post, case.dialect, case.body)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_the_fold_of_the_stream_is_the_answer(name: str) -> None:
+    cases = [case for case in CORPUS if case.dialect == name]
+    assert len(cases) == EACH
+    async with world(template=THINK_TEMPLATE, num_cached=3) as w:
+        refused = [case for case in cases if await play(w, case) != 200]
+        assert len(refused) <= 2, refused
+        assert w.client.num_unfinished == w.engine.num_running == 0
+
+
+def test_the_corpus_holds_what_it_says() -> None:
+    text = [json.dumps(case.body) for case in CORPUS]
+    for word in ("tools", "tool_choice", "schema", "stop", '"n"', "enable_thinking", "truncat", "echo", "logprobs"):
+        assert sum(word in one for one in text) >= 5, word
+    assert len(CORPUS) == 300
+    assert len(set(text)) > 280
