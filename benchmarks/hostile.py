@@ -93,7 +93,9 @@ class Range:
             try:
                 run()
             except Exception as error:
-                if type(error).__name__ != "Unsatisfiable":  # nothing is wrong by the document, where all is allowed
+                if (
+                    type(error).__name__ != "Unsatisfiable"
+                ):  # nothing is wrong by the document, where all is allowed
                     raise
 
     def by_hand(self, count: int, start: int) -> None:
@@ -121,11 +123,15 @@ class Range:
             self.wrong.append(f"afterwards {answer} and not {expected}")
         if self.server.engine_pids() != self.pids:
             self.wrong.append("the engine has been replaced")
-        self.wrong += [line for line in self.server.lines if "unexpected error" in line or "Traceback" in line]
+        self.wrong += [
+            line for line in self.server.lines if "unexpected error" in line or "Traceback" in line
+        ]
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2", help="(default: %(default)s)")
     parser.add_argument("--requests", type=int, default=5_000, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
@@ -136,7 +142,11 @@ def main(argv: list[str]) -> int:
         found.by_document(given_.requests // 2, given_.seed)
         found.by_hand(given_.requests - sum(found.counts.values()), given_.seed)
         found.end(expected)
-    print(json.dumps({"requests": sum(found.counts.values()), **found.counts, "wrong": found.wrong[:40]}, indent=1))
+    print(
+        json.dumps(
+            {"requests": sum(found.counts.values()), **found.counts, "wrong": found.wrong[:40]}, indent=1
+        )
+    )
     return 1 if found.wrong else 0
 
 

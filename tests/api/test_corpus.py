@@ -29,7 +29,17 @@ async def test_the_fold_of_the_stream_is_the_answer(name: str) -> None:
 
 def test_the_corpus_holds_what_it_says() -> None:
     text = [json.dumps(case.body) for case in CORPUS]
-    for word in ("tools", "tool_choice", "schema", "stop", '"n"', "enable_thinking", "truncat", "echo", "logprobs"):
+    for word in (
+        "tools",
+        "tool_choice",
+        "schema",
+        "stop",
+        '"n"',
+        "enable_thinking",
+        "truncat",
+        "echo",
+        "logprobs",
+    ):
         assert sum(word in one for one in text) >= 5, word
     assert len(CORPUS) == 300
     assert len(set(text)) > 280

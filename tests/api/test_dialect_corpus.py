@@ -68,5 +68,7 @@ async def test_cohere(name: str, group: int) -> None:
             await check(w, "cohere", body)
         await check(w, "cohere", {"model": "toy", "max_tokens": 99, "messages": USER, "logprobs": True})
         await check(
-            w, "cohere", {"model": "toy", "max_tokens": 99, "messages": USER, "logprobs": True, "tools": OPENAI_TOOLS}
+            w,
+            "cohere",
+            {"model": "toy", "max_tokens": 99, "messages": USER, "logprobs": True, "tools": OPENAI_TOOLS},
         )

@@ -38,7 +38,12 @@ _NAMED: Body = {
     "chat": {"type": "function", "function": {"name": "get_weather"}}, "responses": {"type": "function", "name": "get_weather"},
     "messages": {"type": "tool", "name": "get_weather"}, "cohere": "REQUIRED",
 }  # fmt: skip
-_REQUIRED: Body = {"chat": "required", "responses": "required", "messages": {"type": "any"}, "cohere": "REQUIRED"}
+_REQUIRED: Body = {
+    "chat": "required",
+    "responses": "required",
+    "messages": {"type": "any"},
+    "cohere": "REQUIRED",
+}
 _NONE: Body = {"chat": "none", "responses": "none", "messages": {"type": "none"}, "cohere": "NONE"}
 _SHAPE: Body = {
     "chat": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
@@ -68,7 +73,10 @@ def _base(dialect: str, rng: random.Random) -> Body:
         case "completions":
             return {"prompt": rng.choice(["Hello", "Hello", ["Hello", "abc"]])}
         case "tokens":
-            return {"token_ids": rng.choice([[20, 21], list(range(20, 60))]), "output_mode": rng.choice(["text", "tokens"])}
+            return {
+                "token_ids": rng.choice([[20, 21], list(range(20, 60))]),
+                "output_mode": rng.choice(["text", "tokens"]),
+            }
         case "responses":
             return {"input": "Hi"} if rng.random() < 0.7 else {"input": _LONG, "truncation": "auto"}
         case "messages" | "cohere":
@@ -99,8 +107,12 @@ def _wishes(dialect: str, rng: random.Random) -> Body:
     more: Body = {}
     if dialect == "chat":
         more |= rng.choice([{}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 2}])
-        more |= rng.choice([{}, {}, {"include_reasoning": False}, {"chat_template_kwargs": {"enable_thinking": False}}])
-        more |= rng.choice([{}, {}, {"echo": True}, {"unknown_field": 1}, {"return_tokens_as_token_ids": True}])
+        more |= rng.choice(
+            [{}, {}, {"include_reasoning": False}, {"chat_template_kwargs": {"enable_thinking": False}}]
+        )
+        more |= rng.choice(
+            [{}, {}, {"echo": True}, {"unknown_field": 1}, {"return_tokens_as_token_ids": True}]
+        )
     if dialect == "completions":
         more |= rng.choice([{}, {"logprobs": 0}, {"logprobs": 2}]) | rng.choice([{}, {"echo": True}])
     if dialect in ("chat", "completions"):
@@ -111,11 +123,22 @@ def _wishes(dialect: str, rng: random.Random) -> Body:
     if dialect == "tokens":
         more |= rng.choice([{}, {"logprobs": 0}, {"logprobs": 2}]) | rng.choice([{}, {"prompt_logprobs": 1}])
     if dialect == "cohere":
-        more |= rng.choice([{}, {"logprobs": True}]) | rng.choice([{}, {}, {"thinking": {"type": "disabled"}}])
+        more |= rng.choice([{}, {"logprobs": True}]) | rng.choice(
+            [{}, {}, {"thinking": {"type": "disabled"}}]
+        )
     if dialect == "messages":
-        more |= rng.choice([{}, {}, {"thinking": {"type": "disabled"}}, {"thinking": {"type": "adaptive", "display": "omitted"}}])
+        more |= rng.choice(
+            [
+                {},
+                {},
+                {"thinking": {"type": "disabled"}},
+                {"thinking": {"type": "adaptive", "display": "omitted"}},
+            ]
+        )
     if dialect == "responses":
-        more |= rng.choice([{}, {"include": ["message.output_text.logprobs"], "top_logprobs": rng.randint(0, 2)}])
+        more |= rng.choice(
+            [{}, {"include": ["message.output_text.logprobs"], "top_logprobs": rng.randint(0, 2)}]
+        )
         more |= rng.choice([{}, {}, {"include_reasoning": False}])
     return more
 
@@ -143,7 +166,9 @@ def _case(number: int, dialect: str, rng: random.Random) -> Case:
 
 def _corpus() -> list[Case]:
     rng = random.Random(300)
-    dialects = [d for d in ("chat", "completions", "tokens", "messages", "cohere", "responses") for _ in range(EACH)]
+    dialects = [
+        d for d in ("chat", "completions", "tokens", "messages", "cohere", "responses") for _ in range(EACH)
+    ]
     return [_case(number, dialect, rng) for number, dialect in enumerate(dialects)]
 
 

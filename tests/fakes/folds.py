@@ -110,7 +110,11 @@ def _head(chunks: list[Body], kind: str | None, usage: Body, choices: list[Body]
 def _ends(pieces: list[Body], asked: Body) -> Body:
     """What every kind of choice has: reasons, ids, scores of the prompt."""
     last = pieces[-1]
-    whole = {"index": last["index"], "finish_reason": last["finish_reason"], "stop_reason": last["stop_reason"]}
+    whole = {
+        "index": last["index"],
+        "finish_reason": last["finish_reason"],
+        "stop_reason": last["stop_reason"],
+    }
     if asked.get("return_token_ids"):
         whole["token_ids"] = [i for p in pieces for i in p.get("token_ids", [])]
     for name in ("prompt_logprobs", "prompt_token_ids"):
@@ -122,7 +126,11 @@ def _ends(pieces: list[Body], asked: Body) -> Body:
 
 def _scores(pieces: list[Body], asked: Any) -> Body | None:
     given = [p["logprobs"]["content"] for p in pieces if p["logprobs"]]
-    return {"content": [one for part in given for one in part]} if asked is not None and asked is not False else None
+    return (
+        {"content": [one for part in given for one in part]}
+        if asked is not None and asked is not False
+        else None
+    )
 
 
 def add_chat(text: str, asked: Body) -> Body:

@@ -131,7 +131,17 @@ _INPUTS: list[Any] = [
     [{"type": "reasoning", "summary": []}], [{"type": "item_reference", "id": "x"}], [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]}],
 ]  # fmt: skip
 _IDS: list[Any] = [[], [0], [2], [10**9], [-1], [198], list(range(5_000)), ["a"], [0, 0], [2**70]]
-_BIASES: list[Any] = [{}, {"2": 100}, {"2": -100}, {"-1": 1}, {"99999999": 1}, {"a": 1}, {"2": float("nan")}, {"0": 1e9}, {str(i): -100 for i in range(5_000)}]
+_BIASES: list[Any] = [
+    {},
+    {"2": 100},
+    {"2": -100},
+    {"-1": 1},
+    {"99999999": 1},
+    {"a": 1},
+    {"2": float("nan")},
+    {"0": 1e9},
+    {str(i): -100 for i in range(5_000)},
+]
 #: Values that are worth more than what is drawn, by field.
 KNOWN: dict[str, list[Any]] = {
     "structured_outputs": STRUCTURED, "response_format": _FORMATS, "tools": _TOOLS, "tool_choice": _CHOICES, "messages": _MESSAGES, "input": _INPUTS,
@@ -196,8 +206,12 @@ def _body(path: str, names: list[str]) -> st.SearchStrategy[bytes]:
     )
     # Half of the bodies take only values that a handler may well accept, so that they reach the engine together.
     likely = [name for name in names if name in KNOWN and name not in good] or names
-    together = st.lists(st.sampled_from(likely), min_size=min(2, len(likely)), max_size=5, unique=True).flatmap(
-        lambda chosen: st.fixed_dictionaries({name: st.sampled_from(KNOWN.get(name, [None])) for name in chosen})
+    together = st.lists(
+        st.sampled_from(likely), min_size=min(2, len(likely)), max_size=5, unique=True
+    ).flatmap(
+        lambda chosen: st.fixed_dictionaries(
+            {name: st.sampled_from(KNOWN.get(name, [None])) for name in chosen}
+        )
     )
     return st.one_of(drawn, together).map(lambda odd: _encoded({**good, **odd})) | _ANY.map(_encoded)
 
@@ -220,8 +234,11 @@ def shots(document: dict[str, Any]) -> st.SearchStrategy[Shot]:
             else:
                 kinds.append(
                     st.builds(
-                        lambda part, head, m=method.upper(), p=spelled: Shot(m, p.replace("{}", part), b"", head),
-                        st.sampled_from(_PARTS), st.sampled_from([{}, *_HEADERS]),
+                        lambda part, head, m=method.upper(), p=spelled: Shot(
+                            m, p.replace("{}", part), b"", head
+                        ),
+                        st.sampled_from(_PARTS),
+                        st.sampled_from([{}, *_HEADERS]),
                     )  # fmt: skip
                 )
     stray = st.builds(

@@ -119,7 +119,9 @@ class ScriptedEngine:
         except Exception as error:  # a test's own mistake: said, not waited for
             self._running.pop(request.id, None)
             finish = FinishReason.ERROR
-            self._emit(TokenDelta(id=request.id, finish=finish, error=f"the script of this test failed: {error!r}"))
+            self._emit(
+                TokenDelta(id=request.id, finish=finish, error=f"the script of this test failed: {error!r}")
+            )
             return
         made = len(request.forced)
         tokens: list[int] = []

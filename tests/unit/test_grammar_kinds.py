@@ -261,3 +261,15 @@ def test_forced_text_is_spelled_exactly_or_by_the_longest_tokens() -> None:
     assert wrong.spell(b"abcc") == [2, 3], "an encoding of other bytes is not taken"
     own = Vocabulary(tokens, frozenset({4}), frozenset({4}), lambda text: [1, 3, 3])
     assert own.spell(b"abcc") == [1, 3, 3]
+
+
+def test_as_many_choices_as_a_request_may_have_are_one_automaton() -> None:
+    """As alternatives of a rule they passed the parser's limit of items after the first token."""
+    choices = [f"word {i}" for i in range(4_096)]
+    matcher = compiled("choice", json.dumps(choices))
+    assert all(accepts(matcher, choice) for choice in choices[::512])
+    text, end = walk(matcher, random.Random(1))
+    assert end == "complete"
+    assert text in choices
+    either = compiled("choice", json.dumps(["yes", "yes, but", ""]))
+    assert [accepts(either, text) for text in ("", "yes", "yes, but", "yes,")] == [True, True, True, False]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from octavo.weights.load import leave_pages, read_tensor
 from octavo.weights.source import ModelSource, TensorInfo, TokenizerFiles
 
 SIZE = 4 << 20
@@ -35,12 +34,12 @@ def test_pages_of_a_packed_file_are_given_back(tmp_path: Path) -> None:
     source = ModelSource(
         path=str(file), format="safetensors", config={}, tensors={"w": info}, tokenizer=TokenizerFiles()
     )
-    data = read_tensor(source, "w").data
+    data = source.read("w").data
     assert (data == content).all()
     assert is_resident(file) in (True, None)
-    leave_pages(source)
+    source.leave_pages()
     assert is_resident(file) in (False, None)
     assert (data == content).all()
     assert is_resident(file) in (True, None)
     os.utime(file, (1, 1))  # another file by the map's key: nothing of it was read, and nothing breaks
-    leave_pages(source)
+    source.leave_pages()

@@ -69,7 +69,7 @@ def build_engine(
     from octavo.executors.registry import create
     from octavo.grammar.store import GrammarStore
     from octavo.models.registry import weights_of
-    from octavo.weights.load import check_tensors, leave_pages
+    from octavo.weights.load import check_tensors
     from octavo.worker.warm_up import warm_up
     from octavo.worker.worker import Worker
 
@@ -79,7 +79,7 @@ def build_engine(
     phase("bind weights")
     executor = create(plan.executor.name)
     executor.bind(program, source, executor_options(plan))
-    leave_pages(source)
+    source.leave_pages()
     phase("allocate the KV cache")
     executor.allocate_kv(plan.cache.num_blocks)
     phase("try one step")

@@ -7,26 +7,19 @@ what the files hold.
 
 from __future__ import annotations
 
-import glob
-import hashlib
 import json
-import mmap
 import os
 import re
-import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from octavo import env
 from octavo.errors import WeightError
 from octavo.quant import BLOCKS
 from octavo.weights.gguf import read_gguf
-from octavo.weights.names import ROW_ORDERS, shortest, translate
+from octavo.weights.names import shortest, translate
 from octavo.weights.safetensors import read_safetensors, read_sharded, renamed
-from octavo.weights.source import ModelSource, RawTensor, TensorInfo, TokenizerFiles
+from octavo.weights.source import ModelSource, TensorInfo, TokenizerFiles
 
 MAX_JSON_BYTES = 1 << 26
 _INDEX = "model.safetensors.index.json"
@@ -256,73 +249,6 @@ def _chat_template(path: str, tokenizer_config: Mapping[str, Any]) -> str | None
         named = {item.get("name"): item.get("template") for item in template if isinstance(item, Mapping)}
         template = named.get("default")
     return template if isinstance(template, str) else None
-
-
-@lru_cache(maxsize=64)
-def _map(path: str, size: int, mtime_ns: int) -> mmap.mmap:
-    """The file's map. Size and time are in the key, so that a replaced file is mapped anew."""
-    with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-
-
-def read_tensor(source: ModelSource, name: str) -> RawTensor:
-    """Mapped bytes of one tensor, and the order of its rows when the file has them permuted.
-
-    For a vector (a bias) `row_order` permutes its elements. Raises WeightError when there is no such
-    tensor, or when the file has shrunk since it was opened.
-    """
-    info = source.tensors.get(name)
-    if info is None:
-        raise WeightError(f"{source.path} has no tensor {name!r}")
-    try:
-        status = os.stat(info.file)
-        if info.offset + info.nbytes > status.st_size:
-            raise WeightError(f"{info.file} was cut short while in use: {name!r} is no longer in it")
-        buffer = _map(info.file, status.st_size, status.st_mtime_ns)
-    except (OSError, ValueError) as error:
-        raise WeightError(f"cannot map {info.file}: {error}") from None
-    data = np.frombuffer(buffer, np.uint8, info.nbytes, info.offset)  # [nbytes] u8
-    order = None
-    if info.row_order is not None:
-        kind, heads = info.row_order
-        order = ROW_ORDERS[kind](info.shape[0], heads)
-    return RawTensor(info, data, order)
-
-
-def leave_pages(source: ModelSource) -> None:
-    """Takes what was read of a model's files out of this process: the maps stay, and pages come back when read.
-
-    Packing reads every weight once; without this the file would stay resident beside its packed form.
-    """
-    advice = getattr(mmap, "MADV_DONTNEED", None)
-    if advice is None or sys.platform != "linux":  # elsewhere the same advice means something else
-        return
-    for file in {info.file for info in source.tensors.values()}:
-        try:
-            status = os.stat(file)
-            _map(file, status.st_size, status.st_mtime_ns).madvise(advice)
-        except (OSError, ValueError):  # replaced meanwhile: then this map is not the one that was read
-            continue
-
-
-def fingerprint(source: ModelSource) -> str:
-    """32 hex digits over configuration, headers, and size and time of every file; the path plays no part."""
-    files = {info.file for info in source.tensors.values()}
-    base = source.path if os.path.isdir(source.path) else os.path.dirname(source.path)
-    if source.format == "safetensors":
-        files |= set(glob.glob(os.path.join(glob.escape(base), "*.json")))
-        files |= set(glob.glob(os.path.join(glob.escape(base), "*.jinja")))
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        try:
-            status = os.stat(file)
-        except OSError as error:
-            raise WeightError(f"cannot read {file}: {error.strerror or error}") from None
-        digest.update(f"{os.path.relpath(file, base)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    digest.update(json.dumps(source.config, sort_keys=True, default=str).encode())
-    for info in source.tensors.values():
-        digest.update(f"{info.name}\0{info.shape}\0{info.type}\0{info.offset}\0{info.row_order}\0".encode())
-    return digest.hexdigest()[:32]
 
 
 def check_tensors(source: ModelSource, wanted: Mapping[str, tuple[int, ...]]) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from octavo.errors import WeightError
 from octavo.weights.gguf import GGUFFile, GGUFTensor
-from octavo.weights.source import TensorInfo
+from octavo.weights.tensor import TensorInfo
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _ATTENTION = {

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.errors import WeightError
-from octavo.weights.source import TensorInfo
+from octavo.weights.tensor import TensorInfo
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 MAX_INDEX_BYTES = 100_000_000

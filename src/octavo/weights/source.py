@@ -6,37 +6,19 @@ file is translated (weights.names). Nothing here reads tensor bytes until asked.
 
 from __future__ import annotations
 
+import glob
+import hashlib
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from octavo.errors import WeightError
+from octavo.weights.mapped import leave_pages, read_tensor
+from octavo.weights.tensor import RawTensor, TensorInfo
 
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """A tensor's header. `type` is "F32", "F16", "BF16" or a GGUF block type ("Q4_K", ...).
-
-    `shape` is outermost first: a matrix is [out, in] and a row of it is contiguous.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type: str
-    nbytes: int
-    file: str
-    offset: int  # absolute, in `file`
-    row_order: tuple[str, int] | None = None  # ("rope_pairs", heads): rows lie permuted, see weights.names
-
-
-@dataclass(slots=True)
-class RawTensor:
-    """Bytes of a tensor as they lie in the file (a read-only view of the memory map)."""
-
-    info: TensorInfo
-    data: npt.NDArray[np.uint8]  # [nbytes]
-    row_order: npt.NDArray[np.int32] | None = None  # row i of the model's tensor = row row_order[i] of `data`
+__all__ = ["ModelSource", "RawTensor", "TensorInfo", "TokenizerFiles"]
 
 
 @dataclass(slots=True)
@@ -64,13 +46,33 @@ class ModelSource:
 
     def read(self, name: str) -> RawTensor:
         """Memory-mapped bytes of a tensor. Raises WeightError when it does not exist."""
-        from octavo.weights.load import read_tensor
+        info = self.tensors.get(name)
+        if info is None:
+            raise WeightError(f"{self.path} has no tensor {name!r}")
+        return read_tensor(info)
 
-        return read_tensor(self, name)
+    def leave_pages(self) -> None:
+        """What was read of the files leaves this process's memory; the maps stay."""
+        leave_pages(self.tensors.values())
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any header, size or modification time of the files changes."""
-        from octavo.weights.load import fingerprint
-
-        return fingerprint(self)
+        """32 hex digits over configuration, headers, and size and time of every file; the path plays no part."""
+        files = {info.file for info in self.tensors.values()}
+        base = self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
+        if self.format == "safetensors":
+            files |= set(glob.glob(os.path.join(glob.escape(base), "*.json")))
+            files |= set(glob.glob(os.path.join(glob.escape(base), "*.jinja")))
+        digest = hashlib.sha256()
+        for file in sorted(files):
+            try:
+                status = os.stat(file)
+            except OSError as error:
+                raise WeightError(f"cannot read {file}: {error.strerror or error}") from None
+            digest.update(f"{os.path.relpath(file, base)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        digest.update(json.dumps(self.config, sort_keys=True, default=str).encode())
+        for info in self.tensors.values():
+            digest.update(
+                f"{info.name}\0{info.shape}\0{info.type}\0{info.offset}\0{info.row_order}\0".encode()
+            )
+        return digest.hexdigest()[:32]

@@ -248,7 +248,10 @@ class ChoicePipeline:
         self._release(event, len(self._withheld))
         self._finish(event)
         if delta.finish == FinishReason.ERROR:
-            event.error, event.is_refused = delta.error or "the engine failed at this request", delta.is_refused
+            event.error, event.is_refused = (
+                delta.error or "the engine failed at this request",
+                delta.is_refused,
+            )
         elif delta.finish is not None:
             event.finish, event.stop_reason = delta.finish.text, delta.stop_reason
 
