@@ -24,7 +24,14 @@ from tests.multi.launched import Launched, launched
 from tests.multi.traffic import traffic
 
 #: A request without a bound of its own ends soon, too; the pool is small, so that requests preempt each other.
-SMALL = ("--max-model-len", "512", "--num-blocks", "64", "--override-generation-config", '{"max_new_tokens": 12}')  # fmt: skip
+SMALL = (
+    "--max-model-len",
+    "512",
+    "--num-blocks",
+    "64",
+    "--override-generation-config",
+    '{"max_new_tokens": 12}',
+)
 AT_ONCE = 20
 PLAIN = {"prompt": "One, two,", "max_tokens": 8, "temperature": 0, "return_token_ids": True}
 _QUIET: Any = {
@@ -78,8 +85,10 @@ class Range:
         schema = schemathesis.openapi.from_url(f"{self.url}/openapi.json")
         operations = [found.ok() for found in schema.get_all_operations()]
         strategies: list[Any] = [
-            one.as_strategy(generation_mode=mode) for one in operations for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
-        ]  # fmt: skip
+            one.as_strategy(generation_mode=mode)
+            for one in operations
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+        ]
         each = -(-count // len(strategies))
         for number, strategy in enumerate(strategies):
 

@@ -27,17 +27,28 @@ FREE = {
     "half a call": '<tool_call>\n{"name": "get_weather", "arguments": {"ci',
     "long": "Hello world ok " * 20,
 }
-SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"], "additionalProperties": False}  # fmt: skip
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 ONE_CALL = call("get_weather", city="Oslo")
 SHAPED = '{"city":"Oslo"}'
 _TOOLS = {
-    "chat": OPENAI_TOOLS, "cohere": OPENAI_TOOLS, "messages": ANTHROPIC_TOOLS,
-    "responses": [{"type": "function", "name": t["name"], "parameters": t["input_schema"]} for t in ANTHROPIC_TOOLS],
-}  # fmt: skip
+    "chat": OPENAI_TOOLS,
+    "cohere": OPENAI_TOOLS,
+    "messages": ANTHROPIC_TOOLS,
+    "responses": [
+        {"type": "function", "name": t["name"], "parameters": t["input_schema"]} for t in ANTHROPIC_TOOLS
+    ],
+}
 _NAMED: Body = {
-    "chat": {"type": "function", "function": {"name": "get_weather"}}, "responses": {"type": "function", "name": "get_weather"},
-    "messages": {"type": "tool", "name": "get_weather"}, "cohere": "REQUIRED",
-}  # fmt: skip
+    "chat": {"type": "function", "function": {"name": "get_weather"}},
+    "responses": {"type": "function", "name": "get_weather"},
+    "messages": {"type": "tool", "name": "get_weather"},
+    "cohere": "REQUIRED",
+}
 _REQUIRED: Body = {
     "chat": "required",
     "responses": "required",

@@ -148,7 +148,13 @@ def add_chat(text: str, asked: Body) -> Body:
                 if "id" in call:
                     assert call["index"] == len(calls)
                     assert set(call) == {"index", "id", "type", "function"}
-                    calls.append({"id": call["id"], "type": call["type"], "function": {"name": call["function"]["name"], "arguments": ""}})  # fmt: skip
+                    calls.append(
+                        {
+                            "id": call["id"],
+                            "type": call["type"],
+                            "function": {"name": call["function"]["name"], "arguments": ""},
+                        }
+                    )
                 else:
                     assert set(call) == {"index", "function"}
                     assert set(call["function"]) == {"arguments"}
@@ -167,7 +173,9 @@ def add_completion(text: str, asked: Body) -> Body:
         given = pieces[index]
         scores = None
         if asked.get("logprobs") is not None:
-            scores = {name: [one for p in given if p["logprobs"] for one in p["logprobs"][name]] for name in COLUMNS}  # fmt: skip
+            scores = {
+                name: [one for p in given if p["logprobs"] for one in p["logprobs"][name]] for name in COLUMNS
+            }
         whole = "".join(p["text"] for p in given)
         choices.append({**_ends(given, asked), "text": whole, "logprobs": scores})
     return _head(chunks, "text_completion", usage, choices)
@@ -193,8 +201,15 @@ def add_tokens(text: str, asked: Body) -> Body:
 def add_message(text: str, asked: Body) -> Body:
     """By Anthropic's own client; the order is that of its documents."""
     events = named_events(text)
-    letters = {"message_start": "S", "content_block_start": "B", "content_block_delta": "D", "content_block_stop": "E",
-        "message_delta": "M", "message_stop": "X", "ping": ""}  # fmt: skip
+    letters = {
+        "message_start": "S",
+        "content_block_start": "B",
+        "content_block_delta": "D",
+        "content_block_stop": "E",
+        "message_delta": "M",
+        "message_stop": "X",
+        "ping": "",
+    }
     assert _BLOCKS.fullmatch("".join(letters[e["type"]] for e in events)), events
     indices = [e["index"] for e in events if "index" in e]
     assert indices == sorted(indices)

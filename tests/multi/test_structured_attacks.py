@@ -28,7 +28,18 @@ NAMES = {
     "minItems": 2,
     "maxItems": 5,
 }
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"names": NAMES}, "required": ["names"], "additionalProperties": False}}}  # fmt: skip
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "parameters": {
+            "type": "object",
+            "properties": {"names": NAMES},
+            "required": ["names"],
+            "additionalProperties": False,
+        },
+    },
+}
 BALANCED = 'root ::= "(" root ")" root | "[a-z]" | [a-z]+ | ""'
 
 
@@ -53,7 +64,11 @@ MIXED: list[Body] = [
     chat(1, response_format={"type": "json_object"}, logprobs=True, top_logprobs=2),
     chat(2, tools=[TOOL], tool_choice="required", max_tokens=60),
     chat(3, tools=[TOOL], tool_choice="required", parallel_tool_calls=False, n=3, stop=["e"]),
-    chat(4, tools=[TOOL], response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": NAMES}}),
+    chat(
+        4,
+        tools=[TOOL],
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": NAMES}},
+    ),
     chat(5, structured_outputs={"json": NAMES, "disable_any_whitespace": False}, n=2, min_tokens=20),
     {**outputs(6, regex="([a-z]+ ){12}"), "n": 3, "stop": ["a ", "zz"], "include_stop_str_in_output": True},
     {**outputs(7, regex="[a-z ]{30,}"), "min_tokens": 12, "frequency_penalty": 1.5, "logprobs": 3},
@@ -63,8 +78,23 @@ MIXED: list[Body] = [
     {**outputs(11, regex="(a|aa|aaa){1,60}b"), "bad_words": ["aa", "aaa"], "stop_token_ids": [65]},
     {**outputs(12, json=NESTED), "repetition_detection": {"max_pattern_size": 6, "min_count": 4}, "n": 2},
     {**outputs(13, grammar='start: "<" /[^>]{20,200}/ ">"'), "skip_special_tokens": False, "top_k": 40},
-    {**outputs(14, structural_tag=json.dumps({"format": {"type": "sequence", "elements": [{"type": "regex", "pattern": "[a-f]{9}"}, {"type": "const_string", "value": "!"}]}}))},
-]  # fmt: skip
+    {
+        **outputs(
+            14,
+            structural_tag=json.dumps(
+                {
+                    "format": {
+                        "type": "sequence",
+                        "elements": [
+                            {"type": "regex", "pattern": "[a-f]{9}"},
+                            {"type": "const_string", "value": "!"},
+                        ],
+                    }
+                }
+            ),
+        )
+    },
+]
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +160,7 @@ async def test_a_killed_engine_in_the_middle_of_grammars_changes_nothing(
         ({"min_tokens": 49}, "min_tokens"),
         ({"n": 4, "temperature": 0}, "n"),
     ],
-)  # fmt: skip
+)
 async def test_what_cannot_be_is_refused_and_no_fault(calls: Traffic, more: Body, field: str) -> None:
     """Also where it is found out while drawing: a 400, streamed or not, before anything was sent."""
     pids = calls.server.engine_pids()

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from octavo.executors.base import F32
-from octavo.kernels.native import Buffer, Program
+from octavo.kernels.native import Buffer, Program, Weight
+from octavo.program import program as ir
 from octavo.program.program import Op
+from octavo.weights.source import RawTensor
 
-if TYPE_CHECKING:
-    from octavo.executors.native import NativeExecutor
+
+class Bound(Protocol):
+    """What ops are recorded into: a core, buffers that have a place in it, and weights."""
+
+    @property
+    def program(self) -> ir.Program: ...
+
+    @property
+    def core(self) -> Program: ...
+
+    @property
+    def views(self) -> Mapping[int, Buffer]: ...
+
+    def buffer(self, index: int) -> ir.Buffer: ...
+
+    def read(self, name: str) -> RawTensor: ...
+
+    def matrix(self, ref: ir.WeightRef, *, is_vocabulary: bool = False) -> Weight: ...
+
+    def vector(self, ref: ir.WeightRef) -> F32: ...
 
 
 class Recorder:
     """One op beside the executor that records it: its operands as the core knows them."""
 
-    def __init__(self, executor: NativeExecutor, op: Op) -> None:
+    def __init__(self, executor: Bound, op: Op) -> None:
         self.executor, self.core, self.op = executor, executor.core, op
         self.name = op.name
         self.inputs = [executor.views[b] for b in op.inputs]
