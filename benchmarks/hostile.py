@@ -2,7 +2,7 @@
 
     PYTHONPATH=src:. python -m benchmarks.hostile --requests 5000
 
-Up to half of the requests are made by schemathesis from the served /openapi.json, the others are those of tests.fakes.hostile.
+Up to half of the requests are made by schemathesis from the served /openapi.json, the others by tests.fakes.hostile.
 The server must never answer 5xx but for a 503, keep its engine process, end with no open request, and answer as it did
 before. Prints the counts as JSON; exit code 1 when anything is wrong.
 """

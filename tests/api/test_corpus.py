@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -9,6 +10,8 @@ from tests.fakes.api_world import World, world
 from tests.fakes.corpus import CORPUS, EACH, Case
 from tests.fakes.dialect_worlds import THINK_TEMPLATE
 from tests.fakes.folds import DIALECTS, compare
+
+from octavo.wire.messages import EngineRequest, FinishReason, TokenDelta
 
 
 async def play(w: World, case: Case) -> int:
@@ -43,3 +46,32 @@ def test_the_corpus_holds_what_it_says() -> None:
         assert sum(word in one for one in text) >= 5, word
     assert len(CORPUS) == 300
     assert len(set(text)) > 280
+
+
+async def test_a_script_that_fails_is_an_answer_and_no_silence() -> None:
+    def script(request: EngineRequest) -> list[int]:
+        raise ZeroDivisionError
+
+    async with world(script) as w:
+        answer = await w.chat()
+        assert answer.status_code == 500
+        assert "the script of this test failed" in answer.text
+
+
+async def test_what_leaves_no_token_is_the_requests_own_doing() -> None:
+    """Found out while drawing: a 400, streamed or not; a fault of the engine stays a 500."""
+    async with world("Hello") as w:
+        for refused, status in ((True, 400), (False, 500)):
+            for stream in (True, False):
+                w.engine.hold.clear()
+                task = asyncio.create_task(w.complete(stream=stream))
+                while not w.engine.num_running:
+                    await asyncio.sleep(0.001)
+                (request_id,) = w.engine._running
+                w.engine._running.pop(request_id).cancel()
+                record = w.engine._record(w.engine.seen[-1], 0)
+                end = TokenDelta(
+                    id=request_id, finish=FinishReason.ERROR, error="none", is_refused=refused, record=record
+                )
+                w.engine._emit(end)
+                assert (await task).status_code == status

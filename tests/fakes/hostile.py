@@ -513,6 +513,7 @@ def shots(document: dict[str, Any]) -> st.SearchStrategy[Shot]:
     kinds: list[st.SearchStrategy[Shot]] = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
+            verb = method.upper()
             spelled = path.replace("{response_id}", "{}").replace("{name}", "{}")
             if "requestBody" in operation:
                 body = _body(path, _fields(document, operation))
@@ -530,9 +531,7 @@ def shots(document: dict[str, Any]) -> st.SearchStrategy[Shot]:
             else:
                 kinds.append(
                     st.builds(
-                        lambda part, head, m=method.upper(), p=spelled: Shot(
-                            m, p.replace("{}", part), b"", head
-                        ),
+                        lambda part, head, m=verb, p=spelled: Shot(m, p.replace("{}", part), b"", head),
                         st.sampled_from(_PARTS),
                         st.sampled_from([{}, *_HEADERS]),
                     )

@@ -120,7 +120,12 @@ class ScriptedEngine:
             self._running.pop(request.id, None)
             finish = FinishReason.ERROR
             self._emit(
-                TokenDelta(id=request.id, finish=finish, error=f"the script of this test failed: {error!r}")
+                TokenDelta(
+                    id=request.id,
+                    finish=finish,
+                    error=f"the script of this test failed: {error!r}",
+                    record=self._record(request, 0),
+                )
             )
             return
         made = len(request.forced)

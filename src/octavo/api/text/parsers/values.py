@@ -9,15 +9,13 @@ import json
 import re
 from typing import Any
 
+from octavo.api.text.parsers.literals import quoted, transcribed
+
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NULLS = frozenset({"null", "none", "nil"})
 _DEPTH = 8
 _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-
-
-def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def types_of(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
@@ -93,6 +91,4 @@ def _container(text: str) -> str | None:
         value = json.loads(text)
         return text if isinstance(value, dict | list) else None
     except (ValueError, RecursionError):
-        from octavo.api.text.parsers.families.pythonic import transcribed
-
         return transcribed(text)

@@ -6,8 +6,9 @@ A value becomes JSON as it comes; the call is sent when its closing brace has co
 from __future__ import annotations
 
 from octavo.api.text.parsers.families.base import MAX_NAME, Reader
+from octavo.api.text.parsers.literals import quoted
 from octavo.api.text.parsers.source import Fault, Markers, Steps
-from octavo.api.text.parsers.values import as_json, quoted
+from octavo.api.text.parsers.values import as_json
 
 _DEEP = 200
 _WORD_ENDS = (",", "}", "]")

@@ -10,8 +10,9 @@ from typing import Any
 
 from octavo.api.text.parsers.families.base import MAX_NAME
 from octavo.api.text.parsers.families.xml import TaggedCalls
+from octavo.api.text.parsers.literals import quoted
 from octavo.api.text.parsers.source import Fault, Markers, Steps
-from octavo.api.text.parsers.values import as_json, property_schema, quoted, types_of
+from octavo.api.text.parsers.values import as_json, property_schema, types_of
 
 _DEEP = 32
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from octavo.api.text.parsers.families.base import MAX_NAME
 from octavo.api.text.parsers.families.json_calls import JsonCalls
 from octavo.api.text.parsers.families.xml import TaggedCalls
+from octavo.api.text.parsers.literals import quoted
 from octavo.api.text.parsers.source import Fault, Markers, Steps
-from octavo.api.text.parsers.values import as_json, property_schema, quoted
+from octavo.api.text.parsers.values import as_json, property_schema
 
 
 class KeyedCalls(JsonCalls, TaggedCalls):

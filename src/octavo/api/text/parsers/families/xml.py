@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 
 from octavo.api.text.parsers.families.base import MAX_NAME, Reader
+from octavo.api.text.parsers.literals import quoted
 from octavo.api.text.parsers.source import Markers, Steps
-from octavo.api.text.parsers.values import as_json, property_schema, quoted
+from octavo.api.text.parsers.values import as_json, property_schema
 
 _STRING_MARK = re.compile(r"(?:string|type)\s*=\s*\"?(true|false|string)\"?")
 _CDATA = re.compile(r"\A\s*<!\[CDATA\[(.*)\]\]>\s*\Z", re.DOTALL)

@@ -1,0 +1,196 @@
+"""Literals written as Python's, as JSON text. Read as text, never evaluated."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from octavo.api.text.parsers.source import MAX_DEPTH, Fault, Markers, Source, Steps
+
+_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "\n": ""}
+_HEX = {"x": 2, "u": 4, "U": 8}
+_DEEP = 200
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+class Transcriber:
+    """Python literals of a Source to JSON text, appended to `out`."""
+
+    def __init__(self, source: Source, out: list[str]) -> None:
+        self._source = source
+        self._out = out
+        self._depth = 0
+
+    def value(self) -> Steps[None]:
+        source = self._source
+        char = yield from source.space()
+        if char in ("'", '"'):
+            text = yield from self._string()
+            self._out.append(quoted(text))
+        elif char in ("[", "("):
+            yield from self._sequence("]" if char == "[" else ")")
+        elif char == "{":
+            yield from self._mapping()
+        else:
+            self._out.append((yield from self._word()))
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > min(_DEEP, MAX_DEPTH):
+            raise Fault
+
+    def _sequence(self, closer: str) -> Steps[None]:
+        source, num = self._source, 0
+        self._deeper()
+        source.take(1)
+        self._out.append("[")
+        while True:
+            char = yield from source.space()
+            if char == closer:
+                source.take(1)
+                break
+            if char == "," and num:
+                source.take(1)
+                continue
+            if num:
+                self._out.append(", ")
+            yield from self.value()
+            num += 1
+        self._out.append("]")
+        self._depth -= 1
+
+    def _mapping(self) -> Steps[None]:
+        source, num = self._source, 0
+        self._deeper()
+        source.take(1)
+        self._out.append("{")
+        while True:
+            char = yield from source.space()
+            if char == "}":
+                source.take(1)
+                break
+            if char == "," and num:
+                source.take(1)
+                continue
+            if num:
+                self._out.append(", ")
+            if char not in ("'", '"'):
+                raise Fault
+            self._out.append(quoted((yield from self._string())) + ": ")
+            yield from source.space()
+            yield from source.expect(":")
+            yield from self.value()
+            num += 1
+        self._out.append("}")
+        self._depth -= 1
+
+    def _word(self) -> Steps[str]:
+        source, size = self._source, 1
+        while True:
+            text = yield from source.peek(size)
+            if len(text) < size or text[-1] in ",)]}= \t\r\n:" or not text[-1].isprintable():
+                word = text if len(text) < size else text[:-1]
+                break
+            size += 1
+            if size > 64:
+                raise Fault
+        source.take(len(word))
+        if word in _WORDS:
+            return _WORDS[word]
+        if not _NUMBER.fullmatch(word):
+            raise Fault
+        return _number(word)
+
+    def _string(self) -> Steps[str]:
+        """The value of a string in either quote; triple quotes too."""
+        source = self._source
+        pieces: list[str] = []
+        quote = source.take(1)
+        if (yield from source.has(quote + quote)):
+            quote *= 3
+        markers = Markers((quote, "\\"))
+        while True:
+            found = yield from source.until(markers, pieces.append)
+            if found is None:
+                raise Fault
+            if found == quote:
+                break
+            pieces.append((yield from self._escape()))
+            if "\ud800" <= pieces[-1] <= "\udbff":  # half of a pair: the other half may follow
+                if (yield from source.has("\\u")):
+                    low = yield from self._hex(4)
+                    pieces[-1] = _pair(pieces[-1], low)
+                else:
+                    pieces[-1] = "\ufffd"
+        return "".join(pieces)
+
+    def _escape(self) -> Steps[str]:
+        char = yield from self._source.peek(1)
+        if not char:
+            raise Fault
+        self._source.take(1)
+        if char in _HEX:
+            return (yield from self._hex(_HEX[char]))
+        if char in _ESCAPES:
+            return _ESCAPES[char]
+        return char if char in "'\"\\" else "\\" + char
+
+    def _hex(self, size: int) -> Steps[str]:
+        text = yield from self._source.peek(size)
+        if len(text) < size or not re.fullmatch("[0-9a-fA-F]+", text):
+            raise Fault
+        self._source.take(size)
+        code = int(text, 16)
+        if code > 0x10FFFF:
+            raise Fault
+        return "\ufffd" if 0xDC00 <= code <= 0xDFFF and size != 4 else chr(code)
+
+
+def _pair(high: str, low: str) -> str:
+    try:
+        return (high + low).encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        return "\ufffd"
+
+
+def _number(word: str) -> str:
+    """A Python number as JSON writes it, digits unchanged where they can be."""
+    word = word.replace("_", "").removeprefix("+")
+    if word.endswith("."):
+        word += "0"
+    word = word.replace(".e", ".0e").replace(".E", ".0E")
+    if not _JSON_NUMBER.fullmatch(word):
+        sign, digits = ("-", word[1:]) if word.startswith("-") else ("", word)
+        word = sign + (digits.lstrip("0") or "0")
+        if word.lstrip("-").startswith((".", "e", "E")):
+            word = word.replace("-", "-0", 1) if word.startswith("-") else "0" + word
+    if not _JSON_NUMBER.fullmatch(word):
+        raise Fault
+    return word
+
+
+def transcribed(text: str) -> str | None:
+    """A whole text of Python literals as JSON; None when it is none, or holds more."""
+    source = Source()
+    out: list[str] = []
+    source.feed(text)
+    source.is_closed = True
+    steps = Transcriber(source, out).value()
+    try:
+        for _ in steps:
+            return None
+    except (Fault, RecursionError):
+        return None
+    rest = source.text[source.at :].strip()
+    found = "".join(out)
+    try:
+        json.loads(found)
+    except (ValueError, RecursionError):
+        return None
+    return found if not rest else None
