@@ -325,13 +325,20 @@ void prepare_bf16(const char* x, int64_t x_stride, const int32_t* rows, int64_t 
 void prepare_int8(const char* x, int64_t x_stride, const int32_t* rows, int64_t cols, int64_t groups, char* out,
                   int64_t out_stride, int64_t first, int64_t last) {
     alignas(64) float space[GROUP];
-    for (int64_t item = first; item < last; item++) {
-        const int64_t r = item / groups, g = item % groups;
+    int64_t r = first / groups, g = first % groups;
+    for (int64_t item = first; item < last; item++, g = g + 1 < groups ? g + 1 : (r++, 0)) {
         const float* v = group_values(x + (rows ? rows[r] : r) * x_stride, cols, g, space);
         char* row = out + r * out_stride;
         int8_t* q = reinterpret_cast<int8_t*>(row) + g * GROUP;
         auto& scale = reinterpret_cast<GroupScale*>(row + groups * GROUP)[g];
 
+#if defined(__AVX512F__)
+        // The loops below, in vectors of the full width.
+        const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
+        const __m512 va = load(v).v, vb = load(v + 16).v;
+        const int32_t largest = _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(va), no_sign),
+                                                                         _mm512_and_si512(_mm512_castps_si512(vb), no_sign)));
+#else
         int32_t largest = 0;  // of the magnitudes' bits: orders like the magnitudes, with NaN above infinity
         for (int i = 0; i < GROUP; i++) {
             int32_t bits;
@@ -339,6 +346,7 @@ void prepare_int8(const char* x, int64_t x_stride, const int32_t* rows, int64_t 
             bits &= 0x7fffffff;
             largest = bits > largest ? bits : largest;
         }
+#endif
         float amax;
         std::memcpy(&amax, &largest, 4);
         const bool usable = amax >= 1e-30f && amax <= 1e33f;
@@ -351,6 +359,15 @@ void prepare_int8(const char* x, int64_t x_stride, const int32_t* rows, int64_t 
 
         int32_t sum = 0;
         if (usable) {
+#if defined(__AVX512F__)
+            const __m512 steps = _mm512_set1_ps(inverse), magic = _mm512_set1_ps(MAGIC);
+            const __m512i bits = _mm512_set1_epi32(MAGIC_BITS);
+            const __m512i wa = _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(va, steps), magic)), bits);
+            const __m512i wb = _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(vb, steps), magic)), bits);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(wa));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm512_cvtepi32_epi8(wb));
+            sum = _mm512_reduce_add_epi32(_mm512_add_epi32(wa, wb));
+#else
             for (int i = 0; i < GROUP; i++) {
                 const float shifted = v[i] * inverse + MAGIC;  // rounds to the nearest whole number, ties to even
                 int32_t whole;
@@ -359,6 +376,7 @@ void prepare_int8(const char* x, int64_t x_stride, const int32_t* rows, int64_t 
                 q[i] = int8_t(whole);
                 sum += whole;
             }
+#endif
         } else {
             for (int i = 0; i < GROUP; i++) q[i] = 0;
             if (!(amax <= 1e33f)) s = __builtin_nanf("");  // not finite, or far out of range: the result must show it

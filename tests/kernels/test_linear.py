@@ -195,6 +195,20 @@ def test_few_blocks_and_many_rows_are_cut_by_rows(fmt: str, isa: str) -> None:
     np.testing.assert_array_equal(results[2], results[0])
 
 
+@pytest.mark.skipif("avx512_amx" not in ISAS, reason="no tile unit here")
+@pytest.mark.parametrize("cols", [40, 32 * 8, 32 * 17 - 3])
+@pytest.mark.parametrize("fmt", ["w8", "w4"])
+def test_integer_tiles_give_the_bits_of_the_vectors(fmt: str, cols: int) -> None:
+    """Rows that tiles take, few and many, with last tiles that begin early, beside the kernels without tiles."""
+    weight = kernels.pack([part(matrix(70, cols, 44))], fmt)
+    x = matrix(MAX_ROWS, cols, 45, 1.0)
+    x[3], x[5], x[20, 1] = 0, 1e-35, np.nan
+    x[40] *= 1e20
+    vectors, tiles = Bench(weight, "avx512_bf16"), Bench(weight, "avx512_amx")
+    for m in (31, 32, 41, 42, 48, 61, 96, MAX_ROWS):
+        np.testing.assert_array_equal(tiles.run(x[:m]), vectors.run(x[:m]))
+
+
 def test_panels_of_rows_do_not_show() -> None:
     """The tile kernels take the rows of a wide operand a panel at a time."""
     cols = 11000
