@@ -13,7 +13,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.multi.launched import START_TIMEOUT_S, Launched, Stream, command, environment, launched, run_to_end
+from tests.multi.launched import (
+    START_TIMEOUT_S,
+    Launched,
+    Stream,
+    command,
+    environment,
+    free_port,
+    launched,
+    run_to_end,
+)
 
 from octavo import LLM, BeamSearchParams
 
@@ -204,6 +213,33 @@ def test_ending_at_once_leaves_nothing(
         assert process.stderr is not None
         process.stderr.close()
         shutil.rmtree(temporary)
+
+
+def test_a_server_whose_log_nobody_reads_serves_and_drains(smollm2_path: str) -> None:
+    """The other end of its stderr is closed: no line of its can fail, and SIGTERM still ends it."""
+    port = free_port()
+    process = subprocess.Popen(
+        command("serve", smollm2_path, "--max-model-len", "512", "--threads", "1", "--port", str(port)),
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if b"octavo: ready:" in line:
+                break
+        process.stderr.close()
+        server = Launched.__new__(Launched)
+        server.process, server.port = process, port
+        stream = Stream(server, prompt="On", max_tokens=100, temperature=0, ignore_eos=True)
+        assert stream.has_begun.wait(START_TIMEOUT_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(START_TIMEOUT_S) == 0
+        stream.join(START_TIMEOUT_S)
+        assert stream.is_done and stream.finish == "length"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_the_engine_dies_with_its_parent(smollm2_path: str) -> None:

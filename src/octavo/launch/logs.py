@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 
@@ -27,6 +28,12 @@ class _Line(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
         return one_line(super().formatMessage(record))
+
+
+def say(text: str) -> None:
+    """A line for who started this, on stderr. Nobody may be there to read it: then it is not said."""
+    with contextlib.suppress(OSError, ValueError):  # a broken pipe, a closed file
+        print(text, file=sys.stderr, flush=True)
 
 
 def set_up() -> None:

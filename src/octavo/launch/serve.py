@@ -35,7 +35,7 @@ def serve(asked: Asked) -> int:
         signals.restore()
         raise
     signals.clean_up()
-    print("octavo: stopped", file=sys.stderr, flush=True)
+    logs.say("octavo: stopped")
     signals.ignore()
     return code
 

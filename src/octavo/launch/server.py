@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from octavo.api.client import EngineClient
 from octavo.config.asked import Asked
 from octavo.config.plan import ServerPlan
+from octavo.launch import logs
 from octavo.launch.fleet import Fleet
 from octavo.launch.front import Front
 from octavo.launch.orders import ApiOrder
@@ -126,7 +126,7 @@ class Server:
             if not starting.done():  # a signal during the start
                 return self._code()
             table = [*(await starting).table, *state.table, *self._address_rows()]
-            print(render(table), file=sys.stderr)
+            logs.say(render(table))
             if not is_local(self._plan) and not self._plan.api_keys:
                 log.warning(
                     "anyone who reaches %s may use this server: --api-key KEY guards it", self._where()
@@ -172,7 +172,7 @@ class Server:
         where, page = self._where(), ""
         if not self._plan.uds:
             where, page = f"{where}/v1", f"; a page to try it: {self._where(for_people=True)}/"
-        print(f"octavo: ready: {names} at {where} ({elapsed_s:.2f} s){page}", file=sys.stderr, flush=True)
+        logs.say(f"octavo: ready: {names} at {where} ({elapsed_s:.2f} s){page}")
 
     def _where(self, *, for_people: bool = False) -> str:
         """The address that was bound. A browser cannot go to "all interfaces": it gets this machine's."""
@@ -211,7 +211,7 @@ class Server:
             text = "stopping"
         elif self._signals.first == signal.SIGINT:
             text = f"finishing {requests}; Ctrl-C again ends at once"
-        print(f"octavo: {text}", file=sys.stderr, flush=True)
+        logs.say(f"octavo: {text}")
         self._stopping.set()
 
     def _code(self) -> int:
