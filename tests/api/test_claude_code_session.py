@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.test_dialect_corpus import by_client, check_order
 from tests.fakes.api_world import World, world
-from tests.fakes.dialect_worlds import THINK_TEMPLATE, call, named_events
+from tests.fakes.dialect_worlds import THINK_TEMPLATE, call
+from tests.fakes.folds import add_message
 from tests.fakes.toy_codec import ToyCodec
 
 from octavo.wire.messages import EngineRequest
@@ -39,9 +39,7 @@ async def turn(w: World, messages: list[dict[str, Any]]) -> dict[str, Any]:
     answer = await w.http.post(SESSION["path"], json=body, headers=SESSION["headers"])
     assert answer.status_code == 200, answer.text
     assert answer.headers["request-id"]
-    events = named_events(answer.text)
-    check_order(events)
-    return by_client(events)
+    return add_message(answer.text, body)
 
 
 @pytest.mark.parametrize("template", [THINK_TEMPLATE, None])
