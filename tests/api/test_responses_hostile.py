@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.fakes.api_world import encode_json, world
 
@@ -126,7 +126,15 @@ BODIES = st.fixed_dictionaries(
 
 
 @given(st.lists(BODIES, min_size=8, max_size=8))
-@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@settings(
+    max_examples=10,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[
+        HealthCheck.data_too_large,
+        HealthCheck.too_slow,
+    ],  # bodies of every field are large
+)
 def test_no_body_is_a_fault_of_the_server(bodies: list[dict[str, Any]]) -> None:
     async def run() -> None:
         async with world() as w:

@@ -26,5 +26,5 @@ def test_every_request_gets_its_solo_answer(part: int) -> None:
         assert counts.pauses > share / 4
         assert counts.aborts > share / 4 and counts.restarts > share / 20
         assert counts.finals[FinishReason.STOP] > share / 10
-        assert counts.finals[FinishReason.REPETITION] > share / 10
+        assert counts.finals[FinishReason.REPETITION] > share / 20
         assert counts.finals[FinishReason.ERROR] < counts.requests / 10
