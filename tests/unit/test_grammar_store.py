@@ -279,6 +279,6 @@ def test_a_process_whose_parent_is_gone_does_not_work_on() -> None:
     """Nobody asks it to end then; the clock of its own CPU time does, in the middle of a job."""
     child = _Child(pack(VOCABULARY), CheckLimits(max_seconds=0.1))
     slow = StructuredSpec(kind="lark", text="start: " + " | ".join(f'"w{i}"' for i in range(60_000)))
-    child._send(msgspec.msgpack.encode(CheckJob(slow)))
+    child.send(msgspec.msgpack.encode(CheckJob(slow)))
     assert child._process.wait(60) == -signal.SIGPROF
     child.close()

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import selectors
-import signal
-import struct
-import subprocess
-import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from octavo.api.limits import Limits
 from octavo.errors import InvalidRequest
+from octavo.util.framed_child import FramedChild
 
 _SCRIPT = Path(__file__).with_name("template_worker.py")
 _START_TIMEOUT_S = 30.0
@@ -30,71 +24,16 @@ _WALL_S = 120.0
 _KEPT_ENV = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "HOME")
 
 
-class _Worker:
-    """One process. `ask` raises TimeoutError when it is too slow and EOFError when it died; then drop it."""
+class _Worker(FramedChild):
+    """One process. `run` raises TimeoutError when it is too slow and EOFError when it died; then drop it."""
 
     def __init__(self, max_bytes: int, max_seconds: float) -> None:
-        env = {k: os.environ[k] for k in _KEPT_ENV if k in os.environ}  # no keys and tokens for templates
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SCRIPT), str(max_bytes), str(max_seconds), str(_WALL_S)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=env,
-            bufsize=0,
-        )
-        self._receive(time.monotonic() + _START_TIMEOUT_S)
+        super().__init__([str(_SCRIPT), str(max_bytes), str(max_seconds), str(_WALL_S)], keeps=_KEPT_ENV)
+        self.receive(_START_TIMEOUT_S)
 
-    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return self._ask(job)
-        except EOFError:
-            if self._process.wait(_START_TIMEOUT_S) in (-signal.SIGPROF, -signal.SIGALRM):
-                raise TimeoutError from None
-            raise
-
-    def _ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        data = json.dumps(job).encode()
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(struct.pack(">I", len(data)))
-            view = memoryview(data)
-            while view:
-                view = view[self._process.stdin.write(view) or 0 :]
-        except BrokenPipeError:
-            raise EOFError from None
-        return self._receive(time.monotonic() + _WALL_S)
-
-    def _receive(self, deadline_s: float) -> dict[str, Any]:
-        (size,) = struct.unpack(">I", self._read(4, deadline_s))
-        answer: dict[str, Any] = json.loads(self._read(size, deadline_s))
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.ask(json.dumps(job).encode(), _WALL_S))
         return answer
-
-    def _read(self, size: int, deadline_s: float) -> bytes:
-        assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
-        data = bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_READ)
-            while len(data) < size:
-                if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                    raise TimeoutError
-                part = os.read(fd, min(1 << 20, size - len(data)))
-                if not part:
-                    raise EOFError
-                data += part
-        return bytes(data)
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        self._process.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        self._process.wait()
 
 
 class TemplatePool:
@@ -115,7 +54,7 @@ class TemplatePool:
         job = {**job, "max_chars": self._limits.max_template_chars}
         worker = self._take()
         try:
-            answer = worker.ask(job)
+            answer = worker.run(job)
         except TimeoutError:
             worker.close()
             raise InvalidRequest(

@@ -7,14 +7,7 @@ come from any thread. Knows the frames of `check_worker`; what a grammar is, it 
 from __future__ import annotations
 
 import logging
-import os
-import selectors
-import signal
-import struct
-import subprocess
-import sys
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +17,7 @@ import msgspec
 
 from octavo.grammar.base import GrammarError, Vocabulary, digest
 from octavo.grammar.vocabulary import pack
+from octavo.util.framed_child import FramedChild
 from octavo.wire.sampling import StructuredSpec
 
 log = logging.getLogger("octavo.grammar")
@@ -59,81 +53,19 @@ class CheckLimits:
     workers: int = 2
 
 
-class _Child:
-    """One process. `ask` raises TimeoutError when it is too slow and EOFError when it has died."""
+class _Child(FramedChild):
+    """One process. `check` raises TimeoutError when it is too slow and EOFError when it has died."""
 
     def __init__(self, vocabulary: bytes, limits: CheckLimits) -> None:
-        env = {k: os.environ[k] for k in _KEPT_ENV if k in os.environ}
-        env["RAYON_NUM_THREADS"] = "1"
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                _START,
-                str(_ROOT),
-                str(limits.max_bytes),
-                str(limits.max_seconds),
-                str(_WALL_S),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=env,
-            bufsize=0,
+        numbers = [str(limits.max_bytes), str(limits.max_seconds), str(_WALL_S)]
+        super().__init__(
+            ["-c", _START, str(_ROOT), *numbers], keeps=_KEPT_ENV, extra={"RAYON_NUM_THREADS": "1"}
         )
-        self._send(vocabulary)
-        self._receive(time.monotonic() + _START_S)
+        self.send(vocabulary)
+        self.receive(_START_S)
 
-    def ask(self, job: CheckJob) -> CheckReply:
-        try:
-            self._send(msgspec.msgpack.encode(job))
-            data = self._receive(time.monotonic() + _WALL_S)
-        except EOFError:
-            if self._process.wait(_START_S) in (-signal.SIGPROF, -signal.SIGALRM):
-                raise TimeoutError from None
-            raise
-        return msgspec.msgpack.decode(data, type=CheckReply)
-
-    def _send(self, data: bytes) -> None:
-        stream = self._process.stdin
-        assert stream is not None
-        try:
-            view = memoryview(struct.pack(">I", len(data)) + data)
-            while view:
-                view = view[stream.write(view) or 0 :]
-        except BrokenPipeError:
-            raise EOFError from None
-
-    def _receive(self, deadline_s: float) -> bytes:
-        (size,) = struct.unpack(">I", self._read(4, deadline_s))
-        return self._read(size, deadline_s)
-
-    def _read(self, size: int, deadline_s: float) -> bytes:
-        assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
-        data = bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_READ)
-            while len(data) < size:
-                if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                    raise TimeoutError
-                part = os.read(fd, size - len(data))
-                if not part:
-                    raise EOFError
-                data += part
-        return bytes(data)
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        self._process.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        self._process.wait()
+    def check(self, job: CheckJob) -> CheckReply:
+        return msgspec.msgpack.decode(self.ask(msgspec.msgpack.encode(job), _WALL_S), type=CheckReply)
 
 
 class GrammarChecker:
@@ -193,7 +125,7 @@ class GrammarChecker:
         with self._slots:
             child = self._take()
             try:
-                reply = child.ask(job)
+                reply = child.check(job)
             except BaseException:
                 child.close()
                 raise
