@@ -67,6 +67,21 @@ class Markers:
         return len(text)
 
 
+def _bounded(limit: int) -> tuple[list[str], Callable[[str], None]]:
+    """A list of pieces and what adds to it; faults when they have more than `limit` characters together."""
+    pieces: list[str] = []
+    size = 0
+
+    def keep(text: str) -> None:
+        nonlocal size
+        size += len(text)
+        if size > limit:
+            raise Fault
+        pieces.append(text)
+
+    return pieces, keep
+
+
 class Source:
     """`base + at` is the position in all the text. While `record` is a list, what is read is kept in it."""
 
@@ -164,16 +179,7 @@ class Source:
 
     def short(self, markers: Markers, limit: int) -> Steps[tuple[str, str]]:
         """(text, marker) of a text of at most `limit` characters: a name, a key. Faults when it is longer."""
-        pieces: list[str] = []
-        size = 0
-
-        def keep(text: str) -> None:
-            nonlocal size
-            size += len(text)
-            if size > limit:
-                raise Fault
-            pieces.append(text)
-
+        pieces, keep = _bounded(limit)
         marker = yield from self.until(markers, keep)
         if marker is None:
             raise Fault
@@ -181,16 +187,7 @@ class Source:
 
     def string(self, limit: int) -> Steps[str]:
         """A JSON string, decoded. Faults when it is longer than `limit` or not a string."""
-        pieces: list[str] = []
-        size = 0
-
-        def keep(text: str) -> None:
-            nonlocal size
-            size += len(text)
-            if size > limit:
-                raise Fault
-            pieces.append(text)
-
+        pieces, keep = _bounded(limit)
         yield from self.expect('"')
         yield from self._rest_of_string(keep)
         return decoded('"' + "".join(pieces))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from octavo.api.text.parsers.out import Out
@@ -15,7 +16,7 @@ class Full(Exception):
     """As many calls as the request wants have been read."""
 
 
-class Reader:
+class Reader(ABC):
     """`starts`: markers that lead here; `ends`: where reading goes on after a fault behind the name."""
 
     family: ClassVar[str]
@@ -51,9 +52,9 @@ class Reader:
             marker = inner
         yield from self.call(marker)
 
+    @abstractmethod
     def call(self, marker: str) -> Steps[None]:
-        yield
-        raise NotImplementedError
+        """One call, or one list of them, behind `marker`."""
 
     # ---- what families do with what they found ----------------------------------------------------
 
