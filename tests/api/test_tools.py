@@ -156,9 +156,17 @@ async def test_parallel_tool_calls_false_ends_behind_the_first_call() -> None:
     assert spec is not None
     assert spec.kind == "lark"
     # A format that has no grammar: the parser ends the answer.
-    codec = ToyCodec(special=["<|tool_call>", "<tool_call|>", '<|"|>'])
-    text = '<|tool_call>call:get_weather{city:<|"|>Ulm<|"|>}<tool_call|><|tool_call>call:now{}<tool_call|> and so on'
-    template = "{{ tools }}<|tool_call>{{ messages[0].content }}"
+    call = {
+        "open_pattern": r"<call (?P<name>\w+)>",
+        "close": "</call>",
+        "repeats": True,
+        "content": "kv-lines",
+    }
+    call["transform"] = {"function": {"name": "{name}", "arguments": "{content}"}}
+    own = {"start_anchor": "assistant\n", "fields": {"content": {}, "tool_calls": call}}
+    codec = ToyCodec(metadata={"response_template": own})
+    text = "<call get_weather>city: Ulm</call><call now></call> and so on"
+    template = "{{ tools }}{{ messages[0].content }}"
     async with world(lambda _: codec.encode(text, False), codec=codec, template=template) as w:
         got = await both(w, tools=[WEATHER, NOW], parallel_tool_calls=False)
         assert w.engine.seen[0].params.structured is None

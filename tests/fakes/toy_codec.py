@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 WORDS = [
     "Hello",
@@ -39,7 +40,9 @@ class ToyCodec:
         words: bool = True,
         special: Sequence[str] = (),
         added: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
+        self.metadata: Mapping[str, Any] = metadata or {}
         self._special = [*SPECIAL, *special]
         assert len(self._special) <= BYTE_0
         self.add_bos = add_bos

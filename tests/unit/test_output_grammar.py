@@ -25,8 +25,6 @@ from octavo.grammar.vocabulary import of_tokenizer
 from octavo.wire.sampling import StructuredSpec
 
 NOW = {"type": "object", "properties": {}, "additionalProperties": False}
-UNWRITABLE = {"functiongemma", "gemma4", "minimax_m3"}
-WRITABLE = [n for n in NAMES if n not in UNWRITABLE]
 
 
 def closers_of(name: str) -> tuple[str, ...]:
@@ -109,7 +107,7 @@ def composed(shape: Shape, parsers: Parsers, codec: ToyCodec) -> StructuredSpec:
     return spec
 
 
-@pytest.mark.parametrize("name", WRITABLE)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_required_calls_are_read_back(name: str, is_strict: bool) -> None:
     codec, parsers = bench(name)
@@ -130,7 +128,7 @@ def test_required_calls_are_read_back(name: str, is_strict: bool) -> None:
     assert num_read
 
 
-@pytest.mark.parametrize("name", WRITABLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_named_and_single(name: str) -> None:
     codec, parsers = bench(name)
     for wish in (
@@ -146,7 +144,7 @@ def test_named_and_single(name: str) -> None:
             assert got.is_whole
 
 
-@pytest.mark.parametrize("name", WRITABLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_free_text_with_well_formed_calls(name: str) -> None:
     """--tool-strict-level function: whatever looks like a call is one; with one call at most when asked."""
     codec, parsers = bench(name)
@@ -161,14 +159,6 @@ def test_free_text_with_well_formed_calls(name: str) -> None:
             assert all(called in TOOLS for called, _ in got.parsed)
             assert parallel or len(got.calls) <= 1
             assert got.is_whole or not got.calls
-
-
-@pytest.mark.parametrize("name", sorted(UNWRITABLE))
-def test_what_has_no_grammar_is_refused_by_name(name: str) -> None:
-    codec, parsers = bench(name)
-    with pytest.raises(InvalidRequest, match=name):
-        compose(Shape(wish=wish_of()), parsers, codec, [2])
-    assert compose(Shape(wish=wish_of("auto")), parsers, codec, [2]).spec is None
 
 
 END, OPEN = "</think>", "<think>"
@@ -276,5 +266,112 @@ def test_a_keyword_that_cannot_act_is_refused_when_strict_and_told_of_otherwise(
         compose(Shape(wish=wish_of(strict=True, f=text)), parsers, codec, [2])
 
 
-def test_every_family_is_written_or_named_here() -> None:
-    assert {TOOL_ROWS[n].family for n in UNWRITABLE} == {"braced", "elements"}
+BLOCK = '```json\n{\n  "name": "f",\n  "arguments": {\n    "a": %s\n  }\n}\n```'
+
+
+def test_a_strict_call_without_its_marks_follows_its_schema_too() -> None:
+    codec, parsers = bench("hermes")
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    made = compose(Shape(wish=wish_of("auto", strict=True, f=schema)), parsers, codec, [2])
+    assert made.spec is not None
+    assert made.has_loose
+    matcher = compile_spec(made.spec, of_tokenizer(codec, codec.vocab_size))
+
+    def takes(text: str) -> bool:
+        probe, ids = matcher.copy(), codec.encode(text, False)
+        return probe.advance(ids) == len(ids) and probe.is_accepting
+
+    for text in (BLOCK % 5, (BLOCK % 5) + "\n" + (BLOCK % 6), '{"name": "f", "arguments": {"a":1}}'):
+        assert takes(text)
+        got = read(parsers, codec, codec.encode(text, False), Ask(tools={"f": schema}, follows_grammar=True))
+        assert got.is_whole
+        assert got.content == ""
+        for _, arguments in got.parsed:
+            jsonschema.validate(arguments, schema)
+    for text in (BLOCK % '"x"', BLOCK.replace('"f"', '"g"') % 5, '{"b": 1}', "```json\n{}\n```"):
+        assert not takes(text)
+    for text in ("", "Hello {}", "```python\nx = {}\n```", "`a`", "```js\n{}```", "A <tool_call"):
+        assert takes(text)
+    marked = 'So <tool_call>\n{"name": "f", "arguments": {"a":1}}\n</tool_call>\n'
+    assert takes(marked + BLOCK % '"x"')  # behind a marked call it is text
+    got = read(parsers, codec, codec.encode(marked[3:] + BLOCK % '"x"', False), Ask(tools={"f": schema}))
+    assert len(got.calls) == 1
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "pythonic", "gemma4", "minimax_m3", "hermes"])
+def test_a_key_that_is_required_and_not_described_is_written(name: str) -> None:
+    codec, parsers = bench(name)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a", "b"]}
+    wish = wish_of(f=schema)
+    spec = composed(Shape(wish=wish), parsers, codec)
+    made = [
+        walk(spec, codec, seed, closers=(*closers_of(name), '<|"|>', "]<]minimax[>[</b>"))
+        for seed in range(8)
+    ]
+    assert any(made)
+    for ids in filter(None, made):
+        for _, arguments in read(parsers, codec, ids, Ask(tools=wish.schemas)).parsed:
+            assert {"a", "b"} <= set(arguments)
+
+
+#: Everything that values of a syntax of their own can be.
+DEEP: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "kind": {"enum": ["a b", 3, None]},
+        "num": {"type": ["integer", "null"], "minimum": 5, "maximum": 7},
+        "flag": {"type": "boolean"},
+        "names": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+        "rows": {"type": "array", "items": {"$ref": "#/$defs/row"}},
+        "empty": {"type": "array", "items": {"type": "integer"}, "maxItems": 0},
+        "more": {"type": "number", "exclusiveMinimum": 0},
+    },
+    "required": ["text", "num", "rows", "more"],
+    "additionalProperties": False,
+    "$defs": {
+        "row": {
+            "type": "object",
+            "properties": {"id": {"type": "integer"}, "next": {"$ref": "#/$defs/row"}},
+            "required": ["id"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["functiongemma", "gemma4", "minimax_m3"])
+def test_values_of_an_own_syntax_follow_a_deep_schema(name: str) -> None:
+    codec, parsers = bench(name)
+    wish = wish_of(strict=True, f=DEEP)
+    spec = composed(Shape(wish=wish), parsers, codec)
+    ends = ("<escape>", '<|"|>', "]<]minimax[>[</text>", "]<]minimax[>[</item>")
+    num_read = 0
+    for seed in range(30):
+        ids = walk(spec, codec, seed, limit=900, closers=ends)
+        if ids is None:
+            continue
+        got = read(parsers, codec, ids, Ask(tools=wish.schemas))
+        assert (got.is_whole, got.content) == (True, ""), codec.decode(ids, False)
+        for _, arguments in got.parsed:
+            jsonschema.validate(arguments, DEEP)
+        num_read += 1
+    assert num_read >= 5
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "keyword"),
+    [
+        ("gemma4", {"type": "string", "maxLength": 3}, "maxLength"),
+        ("gemma4", {"type": "array", "prefixItems": [{}]}, "prefixItems"),
+        ("functiongemma", {"minimum": 3}, "minimum"),
+        ("minimax_m3", {"anyOf": [{"type": "object"}, {"type": "null"}]}, "anyOf"),
+        ("minimax_m3", {"type": "string", "pattern": "a"}, "pattern"),
+    ],
+)
+def test_what_an_own_syntax_does_not_enforce_is_refused_by_name(name: str, schema: Any, keyword: str) -> None:
+    codec, parsers = bench(name)
+    held = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    with pytest.raises(InvalidRequest, match=f"{keyword} at /properties/a/{keyword}"):
+        compose(Shape(wish=wish_of(strict=True, f=held)), parsers, codec, [2])
+    assert keyword in compose(Shape(wish=wish_of(f=held)), parsers, codec, [2]).notes[0]

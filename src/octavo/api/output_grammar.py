@@ -14,8 +14,9 @@ from typing import Any
 
 from octavo.api.text.codec import TextCodec
 from octavo.api.text.parsers.choose import Parsers, Thinking
-from octavo.api.text.parsers.envelope import Callee, Envelope, NotWritable, is_writable
+from octavo.api.text.parsers.envelope import LOOSE_BEGIN, Callee, Envelope, is_writable
 from octavo.api.text.parsers.lark import ANY, NEWLINES, Lark, quoted
+from octavo.api.text.parsers.nested import NotWritable, properties_of
 from octavo.api.tools import Function, ToolWish
 from octavo.errors import InvalidRequest
 from octavo.grammar.base import GrammarError
@@ -42,6 +43,7 @@ class Composed:
 
     spec: StructuredSpec | None
     notes: list[str] = field(default_factory=list)
+    has_loose: bool = False  # calls may stand without their marks
 
 
 def compose(shape: Shape, parsers: Parsers, codec: TextCodec, eos_ids: list[int]) -> Composed:
@@ -82,6 +84,7 @@ class _Composer:
         self._eos_ids = eos_ids
         self._lark = Lark(parsers.controls)
         self._notes: list[str] = []
+        self._has_loose = False
 
     def compose(self, *, thinks: bool) -> Composed:
         if thinks and self._parsers.reasoning is not None and self._parsers.reasoning.is_harmony:
@@ -91,7 +94,9 @@ class _Composer:
             )
         body = self._calls_or_answer() if self._shape.wish.may_call else self._answer() or ANY
         start = f"{self._thought()} {body}" if thinks else body
-        return Composed(StructuredSpec(kind="lark", text=self._lark.text(start)), self._notes)
+        return Composed(
+            StructuredSpec(kind="lark", text=self._lark.text(start)), self._notes, self._has_loose
+        )
 
     # ---- thinking -------------------------------------------------------------------------------
 
@@ -152,16 +157,22 @@ class _Composer:
         calls = envelope.calls(is_single=is_single, without_first=True)
         tail = lark.without([first])
         with_text = lark.rule(f"{lark.until(first)} {calls}")
-        if is_single:
-            return f"({with_text} | {tail})"
-        return f"{with_text}* {tail}"
+        loose = envelope.loose(is_single=is_single)
+        if not loose:
+            return f"({with_text} | {tail})" if is_single else f"{with_text}* {tail}"
+        # Whatever looks like a call without marks is one; so no other text may begin like that.
+        self._has_loose = True
+        begun = lark.rule(f"{lark.until(first, lark.without([], begin=LOOSE_BEGIN))} {calls}")
+        more = "" if is_single else f"{with_text}* {tail}"
+        return f"({loose} | {begun} {more} | {lark.without([first], begin=LOOSE_BEGIN)})"
 
     def _callee(self, function: Function) -> Callee:
         """Arguments by their schema where that is asked for; a schema that cannot act is refused or told of."""
         shape = self._shape
+        free = Callee(function.name, None, tuple(key for key, _, _ in properties_of(function.parameters)))
         is_wanted = function.is_strict or shape.wish.must_call or shape.level != "function"
         if not is_wanted or not function.parameters:
-            return Callee(function.name, None)
+            return free
         try:
             schema = prepare(json.dumps(function.parameters))
             if function.is_strict or shape.level == "parameter":
@@ -175,7 +186,7 @@ class _Composer:
                     fix="leave the keyword or strict out",
                 ) from None
             self._notes.append(f"the arguments of {function.name} do not follow their schema: {error}")
-            return Callee(function.name, None)
+            return free
         return Callee(function.name, schema)
 
     def _try(self, function: Function, schema: dict[str, Any]) -> None:

@@ -74,11 +74,11 @@ def tool_wish(
     return ToolWish(choice, functions, is_parallel and named is None, tools)
 
 
-def _choice(given: Any) -> tuple[Choice, str | None]:
+def _choice(given: Literal["none", "auto", "required"] | dict[str, Any] | None) -> tuple[Choice, str | None]:
     if given is None:
         return "auto", None
     if isinstance(given, str):
-        return given, None  # type: ignore[return-value]  # the schema takes the three words only
+        return given, None
     function = given.get("function")
     name = function.get("name") if isinstance(function, dict) else given.get("name")
     if given.get("type") != "function" or not isinstance(name, str):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 
 class TextCodec(Protocol):
@@ -23,6 +23,9 @@ class TextCodec(Protocol):
 
     @property
     def strip_first_space(self) -> bool: ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
 
     def encode(self, text: str, add_special_tokens: bool, parse_special: bool = True) -> list[int]: ...
 

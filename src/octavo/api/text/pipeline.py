@@ -78,6 +78,7 @@ class ChoiceEvent:
     stop_reason: int | str | None = None
     error: str | None = None
     is_refused: bool = False  # with an error: what the request asks for excludes every token
+    is_gone: bool = False  # with an error: there is no engine any more
     has_calls: bool = False  # with the last one: there are tool calls, and none was cut
 
     @property
@@ -248,10 +249,8 @@ class ChoicePipeline:
         self._release(event, len(self._withheld))
         self._finish(event)
         if delta.finish == FinishReason.ERROR:
-            event.error, event.is_refused = (
-                delta.error or "the engine failed at this request",
-                delta.is_refused,
-            )
+            event.error = delta.error or "the engine failed at this request"
+            event.is_refused, event.is_gone = delta.is_refused, delta.is_gone
         elif delta.finish is not None:
             event.finish, event.stop_reason = delta.finish.text, delta.stop_reason
 
@@ -316,7 +315,7 @@ class _Parsing:
 
     def count(self, num_tokens: int) -> int:
         """Reasoning tokens among the first `num_tokens`, as far as the parser has read."""
-        settled = self._parser.source.position
+        settled = self._parser.settled
         while self._starts and self._num_classed < num_tokens:
             if self._starts[0] >= settled and not self._parser.is_done:
                 break

@@ -29,7 +29,7 @@ class TokenPipeline:
             self.is_finished = True
             if delta.finish == FinishReason.ERROR:
                 event.error = delta.error or "the engine failed at this request"
-                event.is_refused = delta.is_refused
+                event.is_refused, event.is_gone = delta.is_refused, delta.is_gone
             else:
                 event.finish, event.stop_reason = delta.finish.text, delta.stop_reason
         return event

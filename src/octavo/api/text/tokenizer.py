@@ -67,9 +67,10 @@ class Tokenizer:
     `eos_ids` are the ids that end an answer. `special_texts` maps bos_token, eos_token, pad_token, unk_token
     to their texts (for templates). With `strip_first_space` one leading space of a whole text is not part of
     it (SentencePiece puts a space before the first word): `decode` strips it, users of `token_bytes` must.
+    `metadata` is the model's tokenizer_config.json, as it stands.
     """
 
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, parts: _Parts, metadata: Mapping[str, Any] | None = None) -> None:
         self._parts, self._core = parts, parts.core
         self._plain: tokenizers.Tokenizer | None = None
         self._bytes: dict[int, bytes] = {}
@@ -77,6 +78,7 @@ class Tokenizer:
         self.strip_first_space = parts.strip_first_space
         self.add_bos = parts.add_bos
         self.special_texts: Mapping[str, str] = parts.roles
+        self.metadata: Mapping[str, Any] = metadata or {}
         self.bos_id = self._role("bos_token")
         self.eos_id = self._role("eos_token")
         self.eos_ids = parts.eos_ids | ({self.eos_id} if self.eos_id is not None else set())
@@ -201,7 +203,7 @@ def load_tokenizer(source: ModelSource) -> Tokenizer:
     parts.eos_ids |= _listed_ids(source.generation_config.get("eos_token_id"))
     if not parts.eos_ids:
         parts.eos_ids = _listed_ids(source.config.get("eos_token_id"))
-    return Tokenizer(parts)
+    return Tokenizer(parts, files.tokenizer_config)
 
 
 def _listed_ids(value: Any) -> frozenset[int]:

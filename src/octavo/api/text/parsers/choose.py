@@ -5,22 +5,29 @@ Owns the check against the vocabulary and where thinking stands when the first t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
 from octavo.api.text.codec import TextCodec
+from octavo.api.text.parsers.checkpoint.regions import field_at_end
+from octavo.api.text.parsers.checkpoint.template import ResponseTemplate, Role, Unusable, read_template
 from octavo.api.text.parsers.machine import Formats
-from octavo.api.text.parsers.reasoning_rows import REASONING_ROWS, REFUSED_REASONING_ROWS
+from octavo.api.text.parsers.reasoning_rows import REASONING_ROWS
 from octavo.api.text.parsers.rows import ReasoningRow, Row, ToolRow, translated
 from octavo.api.text.parsers.source import FIRST_CONTROL
-from octavo.api.text.parsers.tool_rows import REFUSED_TOOL_ROWS, TOOL_ROWS
+from octavo.api.text.parsers.tool_rows import TOOL_ROWS
 from octavo.errors import ConfigError
 
 Thinking = Literal["no", "may", "open"]
 _DEFAULT_TOOL = "hermes"
 _TAIL_CHARS = 65_536
+#: Some checkpoints write their tags as `<tool_calls:6124c78e>`.
+_SUFFIX = r"(?::[0-9A-Za-z_-]{1,32})"
+_TAG_SUFFIX = re.compile(rf"(?<=think|calls|_call|l_sep|g_key|value){_SUFFIX}>")
+_SUFFIXED = re.compile(rf"</?(?:think|tool_calls?)({_SUFFIX})>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,12 @@ class Parsers:
         self, tail: str, variables: Mapping[str, Any], *, effort: str | None = None, continues: bool = False
     ) -> Thinking:
         """What of thinking may come: none, a thought that the model opens, or one that the prompt has opened."""
-        if self.reasoning is None or not self.reasoning.closes:
+        if self.reasoning is None:
+            return "no"
+        if self.reasoning.response is not None:
+            at_end = field_at_end(self.reasoning.response, tail[-_TAIL_CHARS:])
+            return "may" if at_end is None else "open" if at_end.role == "reasoning" else "no"
+        if not self.reasoning.closes:
             return "no"
         place = _place(self.reasoning, tail[-_TAIL_CHARS:], continues=continues)
         if place is not None:
@@ -86,8 +98,13 @@ def choose(
     template: str | None, codec: TextCodec, *, tool: str | None = None, reasoning: str | None = None
 ) -> Parsers:
     """The parsers of a model. Raises ConfigError for a name that is unknown or does not fit the vocabulary."""
-    tool_row, tool_why = _tool(template, codec, tool)
-    reasoning_row, reasoning_why = _reasoning(template, codec, reasoning)
+    own = _own(template, codec, tool, reasoning)
+    if own is not None:
+        (tool_row, tool_why), (reasoning_row, reasoning_why) = own
+    else:
+        tool_row, tool_why = _tool(template, codec, tool)
+        reasoning_row, reasoning_why = _reasoning(template, codec, reasoning)
+    tool_row, reasoning_row = _suffixed(tool_row, codec), _suffixed(reasoning_row, codec)
     names = control_tokens(codec, (*_markers(tool_row), *_markers(reasoning_row)))
     spelled = {token: chr(FIRST_CONTROL + n) for n, token in enumerate(names)}
     formats = Formats(
@@ -107,13 +124,83 @@ def choose(
     )
 
 
+def _suffixed(row: Row | None, codec: TextCodec) -> Row | None:
+    """Tags as this vocabulary has them: `<tag:SUFFIX>`, where its control tokens are written so."""
+    if row is None or not row.has_suffix:
+        return row
+    for token in range(codec.vocab_size):
+        if codec.is_special(token):
+            found = _SUFFIXED.fullmatch(codec.token_bytes(token).decode("utf-8", "replace"))
+            if found is not None:
+                tags = {m for m in row.markers if m.startswith("<") and m.endswith(">")}
+                return translated(row, {tag: f"{tag[:-1]}{found[1]}>" for tag in tags})
+    return row
+
+
+# ---- the checkpoint's own ------------------------------------------------------------------------
+
+_HF = "hf"
+_Chosen = tuple[tuple[ToolRow | None, str], tuple[ReasoningRow | None, str]]
+
+
+def _own(template: str | None, codec: TextCodec, tool: str | None, reasoning: str | None) -> _Chosen | None:
+    """Both rows by the checkpoint's response_template, when a flag says so, or when nothing else does."""
+    if _HF not in (tool, reasoning):
+        if tool is not None or reasoning is not None or template is None:
+            return None
+        if fitting_tool_row(template, codec) is not None or fitting_reasoning_row(template) is not None:
+            return None
+        try:
+            held = read_template(codec.metadata)
+        except Unusable:
+            return None
+        return None if held is None else _own_rows(held, "the checkpoint's response_template")
+    if not {tool, reasoning} <= {None, _HF}:
+        raise ConfigError(
+            f"--tool-call-parser is {tool!r} and --reasoning-parser {reasoning!r}: hf reads both",
+            fix="give hf for both, or for neither",
+        )
+    held = read_template(codec.metadata)
+    if held is None:
+        older = "" if "response_schema" not in codec.metadata else ": response_schema is an older form"
+        raise ConfigError(
+            f"hf needs a response_template in tokenizer_config.json, which this model does not have{older}",
+            fix="name another parser, or leave the flag out",
+        )
+    wanted: tuple[tuple[str, str | None, Role], ...] = (
+        ("--tool-call-parser", tool, "calls"),
+        ("--reasoning-parser", reasoning, "reasoning"),
+    )
+    for flag, name, role in wanted:
+        if name == _HF and not held.has(role):
+            raise ConfigError(
+                f"{flag} is 'hf', but the checkpoint's response_template has no field of {role}",
+                fix="name another parser, or leave the flag out",
+            )
+    return _own_rows(held, "the checkpoint's response_template, by flag")
+
+
+def _own_rows(held: ResponseTemplate, why: str) -> _Chosen:
+    tool = replace(TOOL_ROWS[_HF], response=held) if held.has("calls") else None
+    if not held.has("reasoning"):
+        return (tool, why), (None, "the checkpoint's response_template has none")
+    thought = next(f for f in held.fields if f.role == "reasoning")
+    row = replace(
+        REASONING_ROWS[_HF],
+        response=held,
+        opens=() if thought.open is None else thought.open.spellings(),
+        closes=() if thought.close is None else thought.close.spellings(),
+    )
+    return (tool, why if tool is not None else "the checkpoint's response_template has none"), (row, why)
+
+
 def _markers(row: ToolRow | ReasoningRow | None) -> tuple[str, ...]:
     return () if row is None else row.markers
 
 
 def _tool(template: str | None, codec: TextCodec, name: str | None) -> tuple[ToolRow | None, str]:
     if name is not None:
-        row = _named("--tool-call-parser", name, TOOL_ROWS, REFUSED_TOOL_ROWS)
+        row = _named("--tool-call-parser", name, TOOL_ROWS)
         _check_vocabulary("--tool-call-parser", row, codec)
         return row, f"--tool-call-parser; for {row.models}"
     if template is None:
@@ -129,6 +216,7 @@ def _tool(template: str | None, codec: TextCodec, name: str | None) -> tuple[Too
 
 def fitting_tool_row(template: str, codec: TextCodec | None = None) -> ToolRow | None:
     """The row with the most telling markers of those that all stand in the template."""
+    template = _TAG_SUFFIX.sub(">", template)
     fits = [
         row
         for row in TOOL_ROWS.values()
@@ -141,13 +229,14 @@ def fitting_tool_row(template: str, codec: TextCodec | None = None) -> ToolRow |
 
 
 def fitting_reasoning_row(template: str) -> ReasoningRow | None:
+    template = _TAG_SUFFIX.sub(">", template)
     fits = [row for row in REASONING_ROWS.values() if row.at and all(m in template for m in row.at)]
     return max(fits, key=lambda row: sum(map(len, row.at)), default=None)
 
 
 def _reasoning(template: str | None, codec: TextCodec, name: str | None) -> tuple[ReasoningRow | None, str]:
     if name is not None:
-        row = _named("--reasoning-parser", name, REASONING_ROWS, REFUSED_REASONING_ROWS)
+        row = _named("--reasoning-parser", name, REASONING_ROWS)
         return row, f"--reasoning-parser; for {row.models}"
     found = None if template is None else fitting_reasoning_row(template)
     if found is None:
@@ -157,11 +246,9 @@ def _reasoning(template: str | None, codec: TextCodec, name: str | None) -> tupl
     return replace(found, start="content"), why
 
 
-def _named(flag: str, name: str, rows: Mapping[str, Row], refused: Mapping[str, str]) -> Row:
+def _named(flag: str, name: str, rows: Mapping[str, Row]) -> Row:
     if name in rows:
         return rows[name]
-    if name in refused:
-        raise ConfigError(f"{flag} {name}: {refused[name]}", fix="give another parser, or leave the flag out")
     close = get_close_matches(name, rows, 1)
     near = f"did you mean {close[0]}? " if close else ""
     raise ConfigError(f"{flag} is {name!r}", fix=f"{near}allowed is one of {', '.join(sorted(rows))}")

@@ -11,30 +11,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.api.text.parsers.checkpoint.envelope import ResponseCalls
 from octavo.api.text.parsers.harmony import CALL, CHANNEL, CONSTRAIN, MESSAGE, START
-from octavo.api.text.parsers.lark import NEWLINES, Lark, quoted
+from octavo.api.text.parsers.lark import ANY, NEWLINES, Lark, quoted
+from octavo.api.text.parsers.nested import Braces, Elements, NotWritable, commas, properties_of
 from octavo.api.text.parsers.rows import ToolRow
 from octavo.api.text.parsers.values import types_of
 
 #: Keywords that say something about a string, which a value without JSON's quotes cannot follow.
 _STRING_KEYWORDS = ("pattern", "format", "minLength", "maxLength")
+#: White space of calls without marks: bounded, so that they end.
+LOOSE_SPACE = r"[ \n]{0,16}"
+#: How an answer begins that is such a call, or looks like one.
+LOOSE_BEGIN = r"\s*(```(json)?\s*)?\{"
 _SCALARS = frozenset({"null", "boolean", "integer", "number"})
 
 
-class NotWritable(Exception):
-    """A format, or a schema in it, that has no grammar."""
-
-
 def is_writable(row: ToolRow) -> bool:
-    return row.family in _WRITERS
+    if row.response is None:
+        return row.family in _WRITERS
+    try:
+        ResponseCalls(row.response, Lark({}))
+    except NotWritable:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """`schema` None: any arguments."""
+    """`schema` None: any arguments; `keys` are known ones, where a format cannot have others."""
 
     name: str
     schema: dict[str, Any] | None
+    keys: tuple[str, ...] = ()
 
 
 class Envelope:
@@ -44,13 +53,14 @@ class Envelope:
         self._lark = lark
         self._row = row
         self._callees = callees
-        if not is_writable(row):
-            raise NotWritable(f"calls in the format {row.name} are not written as a grammar")
+        self._own = None if row.response is None else ResponseCalls(row.response, lark)
 
     @property
     def first(self) -> str:
         """'' where calls begin without a marker."""
         row = self._row
+        if self._own is not None:
+            return self._own.first
         if row.family == "harmony":
             return START + "assistant" + CHANNEL + "commentary"
         if row.section is not None:
@@ -63,6 +73,10 @@ class Envelope:
         lark, row = self._lark, self._row
         one = lark.rule(" | ".join(_WRITERS[row.family](self, c) for c in self._callees))
         first = "" if without_first else lark.literal(self.first)
+        if self._own is not None and self._own.is_list:
+            more = one if is_single else f"{one} ({quoted(', ')} {one})*"
+            head, close = lark.literal(self._own.head("")), lark.literal(self._own.close)
+            return lark.rule(f'{first} {head} "[" {more} "]" {close}')
         if (row.is_list and row.family == "json") or (row.family == "pythonic" and row.name != "olmo3"):
             more = one if is_single else f'{one} (", " {one})*'
             close = f" {lark.literal(row.closes[0])}" if row.closes and self.first else ""
@@ -77,6 +91,29 @@ class Envelope:
             return lark.rule(f"{first} {one}")
         separator = quoted("; ") if row.separators else NEWLINES
         return lark.rule(f"{first} {one} ({separator} {lark.literal(self.first)} {one})*")
+
+    def loose(self, *, is_single: bool) -> str:
+        """A rule for calls as the format's models write them without its marks; '' where they do not."""
+        lark, row, space = self._lark, self._row, f"/{LOOSE_SPACE}/"
+        if not row.loose:
+            return ""
+        bodies = []
+        for callee in self._callees:
+            schema = {"type": "object", **(callee.schema or {})}
+            pairs = (
+                (row.name_keys[0], quoted(json.dumps(callee.name))),
+                (row.argument_keys[0], lark.json(schema, space=LOOSE_SPACE)),
+            )
+            fields = f" {space} {quoted(',')} {space} ".join(
+                f"{quoted(json.dumps(key))} {space} {quoted(':')} {space} {value}" for key, value in pairs
+            )
+            bodies.append(f"{space} {fields} {space} {quoted('}')}")
+        rest = lark.rule(" | ".join(bodies))
+        # The beginning is one lexeme up to the brace that no other text may have there: a shorter one would
+        # lose against that text.
+        block = rf"/({'|'.join(row.fences)}){LOOSE_SPACE}\{{/"
+        one = lark.rule(f"{block} {rest} {space} {quoted('```')} | {quoted('{')} {rest}")
+        return one if is_single else lark.rule(f"{one} ({space} {one})*")
 
     # ---- one call by family -----------------------------------------------------------------------
 
@@ -114,7 +151,7 @@ class Envelope:
             head = '" index="1"' + row.head_end
         opening = row.opens[0] if row.section is not None else ""
         parts = [lark.literal(opening + callee.name + head), NEWLINES]
-        for key, schema, is_required in self._properties(callee):
+        for key, schema, is_required in properties_of(callee.schema):
             head = lark.literal(row.parameter + key + self._key_head(schema))
             one = f"{head} {self._value(callee, key, schema, row.parameter_close)} {NEWLINES}"
             parts.append(one if is_required else f"({lark.rule(one)})?")
@@ -142,7 +179,7 @@ class Envelope:
         name_end = "<tool_sep>" if "<tool_sep>" in row.name_ends else ""
         opening = row.opens[0] if row.section is not None else ""
         parts = [lark.literal(opening + callee.name + name_end), NEWLINES]
-        for key, schema, is_required in self._properties(callee):
+        for key, schema, is_required in properties_of(callee.schema):
             one = (
                 f"{lark.literal(row.key[0] + key + row.key[1])} {NEWLINES} {lark.literal(row.value[0])} "
                 f"{self._value(callee, key, schema, row.value[1])} {NEWLINES}"
@@ -165,25 +202,46 @@ class Envelope:
             return lark.rule(f'{quoted(callee.name + "(")} ({pair} (", " {pair})*)? ")"')
         pairs = [
             (f"{quoted(key + '=')} {lark.json(self._with_defs(callee, schema))}", is_required)
-            for key, schema, is_required in self._properties(callee)
+            for key, schema, is_required in properties_of(callee.schema)
         ]
-        return lark.rule(f'{quoted(callee.name + "(")} {self._commas(pairs)} ")"')
+        return lark.rule(f'{quoted(callee.name + "(")} {commas(lark, pairs)} ")"')
 
-    def _commas(self, pairs: list[tuple[str, bool]]) -> str:
-        """Pairs in order, optional ones left out or not, with a comma between those that are there."""
-        lark, tail, options = self._lark, "", []
-        for i in range(len(pairs) - 1, -1, -1):
-            body, is_required = pairs[i]
-            options.append((i, lark.rule(f"{body} {tail}".strip())))
-            piece = f'", " {body}'
-            piece = piece if is_required else f"({piece})?"
-            tail = lark.rule(f"{piece} {tail}".strip())
-        first_required = next((i for i, p in enumerate(pairs) if p[1]), None)
-        starts = [rule for i, rule in options if first_required is None or i <= first_required]
-        if not starts:
-            return ""
-        choice = f"({' | '.join(starts)})"
-        return choice if first_required is not None else choice + "?"
+    def _response(self, callee: Callee) -> str:
+        own, lark = self._own, self._lark
+        assert own is not None
+        if own.field.content == "python-call-list":
+            return self._pythonic(callee)
+
+        def value(key: str, schema: Any, end: str, text: str) -> str:
+            return self._value(callee, key, schema, end, text)
+
+        parameters = properties_of(callee.schema)
+        body = own.body(callee.name, callee.schema, parameters, lambda: self._object(callee), value)
+        if own.is_list:
+            return body
+        return lark.rule(f"{lark.literal(own.head(callee.name))} {body} {lark.literal(own.close)}")
+
+    def _braced(self, callee: Callee) -> str:
+        lark, row = self._lark, self._row
+        values = Braces(lark, callee.schema, row.name, row.string_quote)
+        body = (
+            values.any_mapping()
+            if callee.schema is None
+            else values.value({"type": "object", **callee.schema}, "")
+        )
+        return lark.rule(f"{quoted('call:' + callee.name)} {body} {lark.literal(row.closes[0])}")
+
+    def _elements(self, callee: Callee) -> str:
+        lark, row = self._lark, self._row
+        values = Elements(lark, callee.schema, row.name, row.parameter)
+        pairs = [
+            (key, values.value(schema, f"/properties/{key}", key), is_required)
+            for key, schema, is_required in properties_of(callee.schema)
+        ]
+        pairs += [(key, values.anything(key), False) for key in callee.keys if callee.schema is None]
+        body = values.mapping(pairs)
+        head = lark.literal(row.opens[0] + callee.name + row.quote + row.head_end)
+        return lark.rule(f"{head} {body} {lark.literal(f'{row.parameter}</invoke>')}")
 
     def _harmony(self, callee: Callee) -> str:
         lark = self._lark
@@ -197,23 +255,14 @@ class Envelope:
         schema.setdefault("type", "object")
         return self._lark.json(schema)
 
-    def _properties(self, callee: Callee) -> list[tuple[str, Any, bool]]:
-        """(key, schema, is it required), in the order of the schema."""
-        schema = callee.schema or {}
-        properties, required = schema.get("properties"), schema.get("required")
-        if not isinstance(properties, dict):
-            return []
-        wanted = set(required) if isinstance(required, list) else set()
-        return [(key, held, key in wanted) for key, held in properties.items()]
-
     def _with_defs(self, callee: Callee, schema: Any) -> dict[str, Any]:
         """A parameter's schema where its references still lead somewhere."""
         root = callee.schema or {}
         held = dict(schema) if isinstance(schema, dict) else {}
         return {**held, **{k: root[k] for k in ("$defs", "definitions") if k in root}}
 
-    def _value(self, callee: Callee, key: str, schema: Any, end: str) -> str:
-        """A value without quotes, and the marker behind it."""
+    def _value(self, callee: Callee, key: str, schema: Any, end: str, text: str = ANY) -> str:
+        """A value without quotes, and the marker behind it. `text`: what any value is."""
         lark = self._lark
         types = types_of(schema, callee.schema)
         if isinstance(schema, dict):
@@ -229,7 +278,7 @@ class Envelope:
                 f"{held[0]} at /properties/{key}/{held[0]} is not enforced in this model's format of calls "
                 f"({self._row.name}), where text has no quotes"
             )
-        return lark.until(end)
+        return lark.until(end, text)
 
 
 _WRITERS: dict[str, Callable[[Envelope, Callee], str]] = {
@@ -238,5 +287,8 @@ _WRITERS: dict[str, Callable[[Envelope, Callee], str]] = {
     "xml": Envelope._xml,
     "keyed": Envelope._keyed,
     "pythonic": Envelope._pythonic,
+    "braced": Envelope._braced,
+    "elements": Envelope._elements,
+    "response": Envelope._response,
     "harmony": Envelope._harmony,
 }

@@ -6,6 +6,7 @@ parsers, for a message's header says what it is.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,14 @@ END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 TOKENS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
 _RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_.\-]{1,256})")
 _MAX_HEADER = 1_024
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class Harmony:
@@ -65,8 +74,14 @@ class Harmony:
         recipient = _RECIPIENT.search(header)
         if recipient is not None and self._parses_calls:
             out.begin(recipient.group(1))
-            marker = yield from source.until(self._ends, out.arguments)
-            if marker is not None:
+            pieces: list[str] = []
+
+            def sink(text: str) -> None:
+                pieces.append(text)
+                out.arguments(text)
+
+            marker = yield from source.until(self._ends, sink)
+            if marker is not None or _is_json("".join(pieces)):  # the last mark may have ended the answer
                 out.end()
                 if out.is_full:
                     raise Full

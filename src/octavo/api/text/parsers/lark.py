@@ -29,6 +29,18 @@ class Lark:
         self._lines.append(f"{name}{options}: {body}")
         return name
 
+    def reserve(self) -> str:
+        """A rule that is written later, so that it may name itself."""
+        self._lines.append("")
+        return f"oct{len(self._lines) - 1}"
+
+    def define(self, name: str, body: str) -> None:
+        self._lines[int(name.removeprefix("oct"))] = f"{name}: {body}"
+
+    def is_control(self, text: str) -> bool:
+        """Whether a control token is part of the text, so that no other text is it."""
+        return self._split.search(text) is not None
+
     def terminal(self, body: str) -> str:
         name = f"OCT{len(self._lines)}"
         self._lines.append(f"{name}: {body}")
@@ -62,16 +74,20 @@ class Lark:
         lazy = self.rule(f"{body} {quoted(head)}", "[lazy]")
         return f"{lazy} {self.literal(rest)}".strip()
 
-    def without(self, texts: list[str]) -> str:
-        """Any text in which none of `texts` stands. Control tokens are no text, so they need no mention."""
-        plain = [t for t in texts if not self._split.search(t)]
-        if not plain:
-            return self.rule(ANY)
-        banned = " | ".join(map(quoted, plain))
-        return self.terminal(f"{ANY} & ~({ANY} ({banned}) {ANY})")
+    def without(self, texts: list[str], *, begin: str = "") -> str:
+        """Any text in which none of `texts` stands, and that does not begin with the regular expression `begin`.
 
-    def json(self, schema: dict[str, Any]) -> str:
-        return self.rule("%json " + json.dumps({**schema, "x-guidance": COMPACT}))
+        Control tokens are no text, so they need no mention.
+        """
+        banned = " | ".join(quoted(t) for t in texts if not self._split.search(t))
+        parts = [ANY, *([f"~({ANY} ({banned}) {ANY})"] if banned else [])]
+        parts += [f"~(/{begin}(?s:.*)/)"] if begin else []
+        return self.rule(ANY) if len(parts) == 1 else self.terminal(" & ".join(parts))
+
+    def json(self, schema: dict[str, Any], *, space: str = "") -> str:
+        """`space`: the white space between JSON's signs, as a regular expression; '' for none."""
+        options: dict[str, Any] = {"whitespace_pattern": space} if space else COMPACT
+        return self.rule("%json " + json.dumps({**schema, "x-guidance": options}))
 
 
 def quoted(text: str) -> str:

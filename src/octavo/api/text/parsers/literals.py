@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 from octavo.api.text.parsers.source import MAX_DEPTH, Fault, Markers, Source, Steps
 
@@ -12,7 +13,10 @@ _NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "\n": ""}
 _HEX = {"x": 2, "u": 4, "U": 8}
+CALL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+MAX_WORD = 256  # characters of a name
 _DEEP = 200
+Item = Callable[[str, int], Steps[None]]
 
 
 def quoted(text: str) -> str:
@@ -34,61 +38,56 @@ class Transcriber:
             text = yield from self._string()
             self._out.append(quoted(text))
         elif char in ("[", "("):
-            yield from self._sequence("]" if char == "[" else ")")
+            yield from self._inside(char, "]" if char == "[" else ")", ("[", "]"), self._element)
         elif char == "{":
-            yield from self._mapping()
+            yield from self._inside("{", "}", ("{", "}"), self._pair)
         else:
             self._out.append((yield from self._word()))
 
-    def _deeper(self) -> None:
+    def call(self) -> Steps[tuple[str, str]]:
+        """(name, arguments as a JSON object) of a call with keywords: `f(a=1, b='x')`."""
+        source = self._source
+        name, _ = yield from source.short(Markers(("(",)), MAX_WORD)
+        if not CALL_NAME.fullmatch(name := name.strip()):
+            raise Fault
+        self._out.append("{")
+        yield from source.listed(")", self._keyword)
+        self._out.append("}")
+        arguments = "".join(self._out)
+        self._out.clear()
+        return name, arguments
+
+    def _keyword(self, _: str, num: int) -> Steps[None]:
+        key, _ = yield from self._source.short(Markers(("=",)), MAX_WORD)
+        if not CALL_NAME.fullmatch(key := key.strip()):
+            raise Fault
+        self._out.append(f"{', ' if num else ''}{quoted(key)}: ")
+        yield from self._source.space()
+        yield from self.value()
+
+    def _inside(self, opening: str, closing: str, marks: tuple[str, str], item: Item) -> Steps[None]:
+        """What stands between two brackets of the text, between two of JSON's."""
         self._depth += 1
         if self._depth > min(_DEEP, MAX_DEPTH):
             raise Fault
-
-    def _sequence(self, closer: str) -> Steps[None]:
-        source, num = self._source, 0
-        self._deeper()
-        source.take(1)
-        self._out.append("[")
-        while True:
-            char = yield from source.space()
-            if char == closer:
-                source.take(1)
-                break
-            if char == "," and num:
-                source.take(1)
-                continue
-            if num:
-                self._out.append(", ")
-            yield from self.value()
-            num += 1
-        self._out.append("]")
+        yield from self._source.expect(opening)
+        self._out.append(marks[0])
+        yield from self._source.listed(closing, item)
+        self._out.append(marks[1])
         self._depth -= 1
 
-    def _mapping(self) -> Steps[None]:
-        source, num = self._source, 0
-        self._deeper()
-        source.take(1)
-        self._out.append("{")
-        while True:
-            char = yield from source.space()
-            if char == "}":
-                source.take(1)
-                break
-            if char == "," and num:
-                source.take(1)
-                continue
-            if num:
-                self._out.append(", ")
-            if char not in ("'", '"'):
-                raise Fault
-            self._out.append(quoted((yield from self._string())) + ": ")
-            yield from source.space()
-            yield from source.expect(":")
-            yield from self.value()
-            num += 1
-        self._out.append("}")
-        self._depth -= 1
+    def _element(self, _: str, num: int) -> Steps[None]:
+        if num:
+            self._out.append(", ")
+        yield from self.value()
+
+    def _pair(self, char: str, num: int) -> Steps[None]:
+        if char not in ("'", '"'):
+            raise Fault
+        self._out.append((", " if num else "") + quoted((yield from self._string())) + ": ")
+        yield from self._source.space()
+        yield from self._source.expect(":")
+        yield from self.value()
 
     def _word(self) -> Steps[str]:
         source, size = self._source, 1

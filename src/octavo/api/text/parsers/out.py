@@ -10,7 +10,7 @@ import string
 import uuid
 from collections.abc import Callable
 
-from octavo.api.text.parsers.source import CONTROL, Source
+from octavo.api.text.parsers.source import CONTROL, Sink, Source
 from octavo.api.text.parts import CallPart, ContentPart, Part, ReasoningPart
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
@@ -23,6 +23,22 @@ def long_id() -> str:
 def short_id() -> str:
     """Nine letters or digits: the only ids that Mistral's templates take."""
     return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
+
+
+class Tail:
+    """Holds white space back until something follows it."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._held: list[str] = []
+
+    def push(self, text: str) -> None:
+        body = text.rstrip()
+        if body:
+            self._sink("".join(self._held) + body)
+            self._held = []
+        if len(body) < len(text):
+            self._held.append(text[len(body) :])
 
 
 class Out:
@@ -38,6 +54,7 @@ class Out:
         self.max_calls = max_calls
         self._new_id = new_id
         self._parts: list[Part] = []
+        self._ids: set[str] = set()
         self._space: list[tuple[str, int]] = []  # white space that waits for what follows it
         self._touches_call = False
         self._has_arguments = False
@@ -95,13 +112,17 @@ class Out:
     def begin(self, name: str, call_id: str | None = None) -> None:
         """A call: its name is known."""
         self._space = []
-        self._parts.append(CallPart(self.num_calls, "", call_id or self._new_id(), CONTROL.sub("", name)))
+        if call_id is None or call_id in self._ids:  # a model may count wrong
+            call_id = self._new_id()
+        self._ids.add(call_id)
+        self._parts.append(CallPart(self.num_calls, "", call_id, CONTROL.sub("", name)))
         self.num_calls += 1
         self.is_open, self._has_arguments = True, False
         self._touches_call = True
 
     def arguments(self, text: str) -> None:
         """Bytes of the open call's arguments."""
+        text = CONTROL.sub("", text)
         if not text:
             return
         self._has_arguments = True
@@ -118,6 +139,10 @@ class Out:
         self.is_open = False
         self._space = []
         self._touches_call = True
+
+    def forget_space(self) -> None:
+        """White space that was said last is none of the content."""
+        self._space = []
 
     def close(self) -> None:
         """The text is over: white space at its end belongs to the content, unless it touches a call."""

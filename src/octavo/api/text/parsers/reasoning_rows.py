@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal, TypedDict, Unpack
 
 from octavo.api.text.parsers.harmony import TOKENS as HARMONY
-from octavo.api.text.parsers.rows import ReasoningRow
+from octavo.api.text.parsers.rows import ReasoningRow, Start
 
 _BOTH = ("thinking", "enable_thinking")
 _THINK = "<think>...</think>"
 
 
-def _think(name: str, models: str, **fields: object) -> ReasoningRow:
-    values: dict[str, object] = {
-        "opens": ("<think>",), "closes": ("</think>",), "shape": _THINK, "start": "reasoning", **fields,
-    }  # fmt: skip
-    return ReasoningRow(name=name, models=models, **values)  # type: ignore[arg-type]
+class _Fields(TypedDict, total=False):
+    """What rows with `<think>` differ in. The names are those of ReasoningRow."""
+
+    shape: str
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    start: Start
+    switches: tuple[str, ...]
+    default_on: bool
+    effort_off: tuple[str, ...]
+    is_ended_by_tools: bool
+    drops: tuple[str, ...]
+    strips: Literal["", "lead", "tail"]
+    has_suffix: bool
+    at: tuple[str, ...]
+
+
+def _think(name: str, models: str, **fields: Unpack[_Fields]) -> ReasoningRow:
+    row = ReasoningRow(
+        name=name, models=models, shape=_THINK, opens=("<think>",), closes=("</think>",), start="reasoning"
+    )
+    return replace(row, **fields)
 
 
 _qwen3 = _think(
@@ -34,6 +52,7 @@ _deepseek_v4 = _think(
 _hy = _think(
     "hy_v3",
     "Hunyuan V3",
+    has_suffix=True,
     start="asked",
     default_on=False,
     effort_off=("none", "no_think"),
@@ -140,7 +159,8 @@ _ROWS: tuple[ReasoningRow, ...] = (
 )  # fmt: skip
 
 REASONING_ROWS: dict[str, ReasoningRow] = {row.name: row for row in _ROWS}
-
-REFUSED_REASONING_ROWS: dict[str, str] = {
-    "hf": "it follows a response_template in the checkpoint's metadata, which is not read here",
-}
+REASONING_ROWS["hf"] = ReasoningRow(
+    name="hf",
+    shape="as the response_template in tokenizer_config.json says",
+    models="any with a response_template",
+)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
-Family = Literal["json", "named", "xml", "keyed", "pythonic", "braced", "elements", "harmony"]
+from octavo.api.text.parsers.checkpoint.template import ResponseTemplate
+
+Family = Literal["json", "named", "xml", "keyed", "pythonic", "braced", "elements", "harmony", "response"]
 Start = Literal["reasoning", "content", "asked"]
 
 
@@ -27,13 +29,18 @@ class ToolRow:
     opens: tuple[str, ...] = ()
     closes: tuple[str, ...] = ()
     section: tuple[str, str] | None = None
+    section_begins: tuple[str, ...] = ()  # other spellings of how a section begins
     bare: tuple[str, ...] = ()
+    #: Characters with which models of this format also begin an answer that is a call, without its marker; not
+    #: where a grammar says what an answer is.
+    loose: tuple[str, ...] = ()
     # json
     name_keys: tuple[str, ...] = ("name",)
     argument_keys: tuple[str, ...] = ("arguments", "parameters")
     id_keys: tuple[str, ...] = ()
     is_list: bool = False  # the calls are written as one list
     is_keyed: bool = False  # {"name": {arguments}}
+    takes_json: bool = False  # a section may hold a JSON object in place of a call
     fences: tuple[str, ...] = ()
     separators: tuple[str, ...] = ()
     # named
@@ -51,6 +58,7 @@ class ToolRow:
     # keyed
     key: tuple[str, str] = ("", "")
     value: tuple[str, str] = ("", "")
+    has_suffix: bool = False  # a checkpoint may write its tags as <tag:SUFFIX>
     kind: tuple[str, str] = ("", "")
     # braced
     string_quote: str = ""
@@ -58,6 +66,7 @@ class ToolRow:
     at: tuple[str, ...] = ()  # what a template that teaches the format has in it; all of them
     not_at: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # markers that only work as single tokens of the vocabulary
+    response: ResponseTemplate | None = None  # the checkpoint's own, which says all of this instead
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -88,7 +97,9 @@ class ReasoningRow:
     is_harmony: bool = False
     prefixes: str = ""  # put before the content; nothing is split
     unescapes: bool = False
+    has_suffix: bool = False
     at: tuple[str, ...] = ()
+    response: ResponseTemplate | None = None
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -97,13 +108,13 @@ class ReasoningRow:
 
 _WORDS = frozenset(
     "name family shape models start switches effort_off strips name_keys argument_keys id_keys ids at not_at "
-    "needs bare prefixes fences".split()
+    "needs bare loose prefixes fences response".split()
 )
 Row = TypeVar("Row", ToolRow, ReasoningRow)
 
 
 def _literals(row: ToolRow | ReasoningRow) -> list[str]:
-    found: list[str] = []
+    found: list[str] = [] if row.response is None else row.response.literals()
     for f in fields(row):
         value = getattr(row, f.name)
         if f.name in _WORDS or value is None or isinstance(value, bool):
@@ -126,4 +137,6 @@ def translated(row: Row, spelled: dict[str, str]) -> Row:
         if f.name in _WORDS or value is None or isinstance(value, bool):
             continue
         changes[f.name] = one(value) if isinstance(value, str) else tuple(map(one, value))
+    if row.response is not None:
+        changes["response"] = replace(row.response, spelled=spelled)
     return replace(row, **changes)

@@ -122,6 +122,12 @@ class Source:
         if self.record is not None:
             self.record[-1] = self.record[-1][:-size]
 
+    def give_back(self, text: str) -> None:
+        """Gives back what was read last, whenever that was."""
+        self.base = self.position - len(text)
+        self.text = text + self.text[self.at :]
+        self.at = 0
+
     def peek(self, size: int) -> Steps[str]:
         """The next characters without reading them; fewer only at the end."""
         while len(self.text) - self.at < size and not self.is_closed:
@@ -191,6 +197,23 @@ class Source:
         yield from self.expect('"')
         yield from self._rest_of_string(keep)
         return decoded('"' + "".join(pieces))
+
+    def listed(self, closer: str, item: Callable[[str, int], Steps[None]]) -> Steps[int]:
+        """Items with commas between them, up to `closer`, which is read; a comma too many does not matter.
+
+        `item` reads one; it gets its first character, unread, and how many came before. Returns how many there are.
+        """
+        num = 0
+        while True:
+            char = yield from self.space()
+            if char == closer:
+                self.take(1)
+                return num
+            if char == "," and num:
+                self.take(1)
+                continue
+            yield from item(char, num)
+            num += 1
 
     # ---- JSON -----------------------------------------------------------------------------------
 

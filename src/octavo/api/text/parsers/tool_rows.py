@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict, Unpack
 
 from octavo.api.text.parsers.harmony import TOKENS as HARMONY
 from octavo.api.text.parsers.rows import ToolRow
 
-_HERMES_TAGS = {"opens": ("<tool_call>",), "closes": ("</tool_call>",)}
 _DSML = "｜DSML｜"
 
 
-def _json(name: str, models: str, shape: str, **fields: object) -> ToolRow:
-    return ToolRow(name=name, family="json", models=models, shape=shape, **fields)  # type: ignore[arg-type]
+class _Fields(TypedDict, total=False):
+    """What rows of one family differ in. The names are those of ToolRow."""
+
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    bare: tuple[str, ...]
+    loose: tuple[str, ...]
+    name_keys: tuple[str, ...]
+    argument_keys: tuple[str, ...]
+    is_list: bool
+    is_keyed: bool
+    takes_json: bool
+    separators: tuple[str, ...]
+    fences: tuple[str, ...]
+    name_ends: tuple[str, ...]
+    keeps_newlines: bool
+    key: tuple[str, str]
+    value: tuple[str, str]
+    kind: tuple[str, str]
+    has_suffix: bool
+    at: tuple[str, ...]
+    not_at: tuple[str, ...]
+    needs: tuple[str, ...]
+
+
+def _json(name: str, models: str, shape: str, **fields: Unpack[_Fields]) -> ToolRow:
+    return replace(ToolRow(name=name, family="json", models=models, shape=shape), **fields)
 
 
 _hermes = _json(
     "hermes",
     "Hermes 2 and 3, Qwen 2.5, Qwen 3",
     '<tool_call>{"name", "arguments"}</tool_call>',
-    **_HERMES_TAGS,
+    opens=("<tool_call>",),
+    closes=("</tool_call>",),
+    loose=("{", "`"),  # Qwen2.5-Coder forgets the tags, and often writes a block of code
+    fences=("```json", "```"),
     at=("<tool_call>", "arguments"),
     not_at=("<function=", "<arg_key>", "<tool_call>["),
 )
@@ -39,37 +67,52 @@ _coder = ToolRow(
 
 
 def _invoke(
-    name: str, models: str, section: tuple[str, str] | None, prefix: str = "", **fields: object
+    name: str, models: str, section: tuple[str, str] | None, prefix: str = "", **fields: Unpack[_Fields]
 ) -> ToolRow:
     """`<invoke name="N"><parameter name="k">v</parameter></invoke>` with something before each tag's name."""
-    values: dict[str, object] = {
-        "section": section,
-        "opens": (f'<{prefix}invoke name="',),
-        "closes": (f"</{prefix}invoke>",),
-        "parameter": f'<{prefix}parameter name="',
-        "parameter_close": f"</{prefix}parameter>",
-        "quote": '"',
-        "at": (f"<{prefix}invoke name=",),
-        **fields,
-    }
-    begin, end = section or ("", "")
-    shape = f'{begin}<{prefix}invoke name="N"><{prefix}parameter name="k">v</{prefix}parameter></{prefix}invoke>{end}'
-    return ToolRow(name=name, family="xml", models=models, shape=shape, **values)  # type: ignore[arg-type]
+    (begin, end), tag = section or ("", ""), f"<{prefix}"
+    row = ToolRow(
+        name=name,
+        family="xml",
+        models=models,
+        shape=f'{begin}{tag}invoke name="N">{tag}parameter name="k">v</{prefix}parameter></{prefix}invoke>{end}',
+        section=section,
+        opens=(f'<{prefix}invoke name="',),
+        closes=(f"</{prefix}invoke>",),
+        parameter=f'<{prefix}parameter name="',
+        parameter_close=f"</{prefix}parameter>",
+        quote='"',
+        at=(f"<{prefix}invoke name=",),
+    )
+    return replace(row, **fields)
 
 
-def _keyed(name: str, models: str, **fields: object) -> ToolRow:
-    values: dict[str, object] = {
-        "opens": ("<tool_call>",),
-        "closes": ("</tool_call>",),
-        "key": ("<arg_key>", "</arg_key>"),
-        "value": ("<arg_value>", "</arg_value>"),
-        "name_ends": ("\n",),
-        "at": ("<arg_key>", "<tool_call>"),
-        "not_at": ("<tool_sep>",),
-        "shape": "<tool_call>N<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>",
-        **fields,
-    }
-    return ToolRow(name=name, family="keyed", models=models, **values)  # type: ignore[arg-type]
+_GLM_SHAPE = "<tool_call>N<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>"
+
+
+def _keyed(
+    name: str,
+    models: str,
+    *,
+    section: tuple[str, str] | None = None,
+    shape: str = _GLM_SHAPE,
+    **fields: Unpack[_Fields],
+) -> ToolRow:
+    row = ToolRow(
+        name=name,
+        family="keyed",
+        models=models,
+        shape=shape,
+        section=section,
+        opens=("<tool_call>",),
+        closes=("</tool_call>",),
+        key=("<arg_key>", "</arg_key>"),
+        value=("<arg_value>", "</arg_value>"),
+        name_ends=("\n",),
+        at=("<arg_key>", "<tool_call>"),
+        not_at=("<tool_sep>",),
+    )
+    return replace(row, **fields)
 
 
 _glm = _keyed("glm45", "GLM-4.5, GLM-4.6")
@@ -127,12 +170,16 @@ _ROWS: tuple[ToolRow, ...] = (
     replace(
         _dsml, name="deepseek_v4", models="DeepSeek V4", section=(f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>"),
         shape=_dsml.shape.replace("function_calls", "tool_calls"), at=(f"<{_DSML}tool_calls>",),
+        section_begins=(f"<{_DSML}toolcalls>", f"<{_DSML}tool>"),
     ),
     _invoke(
         "deepseek_v41", "DeepSeek V4.1", (f"<{_DSML} calls>", f"</{_DSML} calls>"), f"{_DSML} ",
         keeps_newlines=True, at=(f"<{_DSML} calls>",),
     ),
-    _invoke("dots", "dots", ("<dots_function_call>", "</dots_function_call>"), at=("<dots_function_call>",)),
+    _invoke(
+        "dots", "dots", ("<dots_function_call>", "</dots_function_call>"), at=("<dots_function_call>",),
+        takes_json=True,
+    ),
     replace(_hermes, name="ernie45", models="ERNIE 4.5", at=("<tool_call>", "<response>")),
     ToolRow(
         name="functiongemma", family="braced", models="FunctionGemma",
@@ -171,11 +218,12 @@ _ROWS: tuple[ToolRow, ...] = (
     ),
     _keyed(
         "hy_v3", "Hunyuan V3", section=("<tool_calls>", "</tool_calls>"), name_ends=("<tool_sep>", "\n"),
-        at=("<tool_calls>", "<tool_sep>"), not_at=(),
+        at=("<tool_calls>", "<tool_sep>"), not_at=(), has_suffix=True,
         shape="<tool_calls><tool_call>N<tool_sep><arg_key>k</arg_key><arg_value>v</arg_value></tool_call></tool_calls>",
     ),
     _keyed(
         "hy_v4", "Hunyuan V4", section=("<tool_calls>", "</tool_calls>"), at=("<tool_calls>", "<arg_key>"),
+        has_suffix=True,
         shape="<tool_calls><tool_call>N<arg_key>k</arg_key><arg_value>v</arg_value></tool_call></tool_calls>",
     ),
     _json(
@@ -315,10 +363,14 @@ _ROWS: tuple[ToolRow, ...] = (
     ),
 )  # fmt: skip
 
-TOOL_ROWS: dict[str, ToolRow] = {row.name: row for row in _ROWS}
-TOOL_ROWS["cohere_command4"] = replace(TOOL_ROWS["cohere_command3"], name="cohere_command4")
+#: Stands for the format that a checkpoint describes itself: `choose` gives it that checkpoint's template.
+HF_TOOLS = ToolRow(
+    name="hf",
+    family="response",
+    shape="as the response_template in tokenizer_config.json says",
+    models="any with a response_template",
+)
 
-#: Names that cannot act here, and why.
-REFUSED_TOOL_ROWS: dict[str, str] = {
-    "hf": "it follows a response_template in the checkpoint's metadata, which is not read here",
-}
+TOOL_ROWS: dict[str, ToolRow] = {row.name: row for row in _ROWS}
+TOOL_ROWS["hf"] = HF_TOOLS
+TOOL_ROWS["cohere_command4"] = replace(TOOL_ROWS["cohere_command3"], name="cohere_command4")

@@ -12,7 +12,7 @@ from typing import Any
 from octavo.api.text.parsers.literals import quoted, transcribed
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.0+)?")  # 3.0 is an integer to JSON Schema
 _NULLS = frozenset({"null", "none", "nil"})
 _DEPTH = 8
 _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
@@ -54,18 +54,31 @@ def _at(root: Any, reference: str) -> Any:
     return root
 
 
-def property_schema(parameters: dict[str, Any], key: str) -> Any:
-    """The schema of one parameter; None when the tool has no such parameter."""
-    properties = parameters.get("properties")
+def resolved(schema: Any, root: Any) -> Any:
+    """A schema with what its reference leads to, if it has one; the keywords beside the reference win."""
+    for _ in range(_DEPTH):
+        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+            break
+        target = _at(root, schema["$ref"])
+        beside = {k: v for k, v in schema.items() if k != "$ref"}
+        schema = {**target, **beside} if isinstance(target, dict) else beside
+    return schema
+
+
+def property_schema(schema: Any, key: str, root: Any = None) -> Any:
+    """The schema of one key of an object; None when nothing is said of it. `root`: where references lead."""
+    if not isinstance(schema, dict):
+        return None
+    properties = schema.get("properties")
     found = properties.get(key) if isinstance(properties, dict) else None
-    if isinstance(found, dict) and "$ref" in found and "type" not in found:
-        return {"type": sorted(types_of(found, parameters))}
-    return found
+    if found is None and isinstance(schema.get("additionalProperties"), dict):
+        found = schema["additionalProperties"]
+    return resolved(found, schema if root is None else root)
 
 
-def as_json(text: str, schema: Any) -> str:
+def as_json(text: str, schema: Any, root: Any = None) -> str:
     """The JSON text of a value that was written as `text`."""
-    types = types_of(schema)
+    types = types_of(schema, root)
     word = text.strip()
     lower = word.lower()
     if not types:

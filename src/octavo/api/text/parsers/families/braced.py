@@ -6,7 +6,7 @@ A value becomes JSON as it comes; the call is sent when its closing brace has co
 from __future__ import annotations
 
 from octavo.api.text.parsers.families.base import MAX_NAME, Reader
-from octavo.api.text.parsers.literals import quoted
+from octavo.api.text.parsers.literals import Item, quoted
 from octavo.api.text.parsers.source import Fault, Markers, Steps
 from octavo.api.text.parsers.values import as_json
 
@@ -42,29 +42,38 @@ class BracedCalls(Reader):
             return
 
     def _mapping(self, out: list[str], depth: int) -> Steps[None]:
-        source, num = self.source, 0
+        def pair(_: str, num: int) -> Steps[None]:
+            key = yield from self._key()
+            out.append((", " if num else "") + quoted(key) + ": ")
+            yield from self._value(out, depth + 1)
+
+        yield from self._inside("{", "}", out, depth, pair)
+
+    def _sequence(self, out: list[str], depth: int) -> Steps[None]:
+        def element(_: str, num: int) -> Steps[None]:
+            if num:
+                out.append(", ")
+            yield from self._value(out, depth + 1)
+
+        yield from self._inside("[", "]", out, depth, element)
+
+    def _inside(self, opening: str, closing: str, out: list[str], depth: int, item: Item) -> Steps[None]:
         if depth > _DEEP:
             raise Fault
-        yield from source.expect("{")
-        out.append("{")
-        while True:
-            char = yield from source.space()
-            if char == "}":
-                source.take(1)
-                break
-            if char == "," and num:
-                source.take(1)
-                continue
-            if (yield from source.has(self.row.string_quote)):
-                key, _ = yield from source.short(Markers((self.row.string_quote,)), MAX_NAME)
-                yield from source.space()
-                yield from source.expect(":")
-            else:
-                key, _ = yield from source.short(Markers((":",)), MAX_NAME)
-            out.append((", " if num else "") + quoted(key.strip().strip('"')) + ": ")
-            num += 1
-            yield from self._value(out, depth + 1)
-        out.append("}")
+        yield from self.source.expect(opening)
+        out.append(opening)
+        yield from self.source.listed(closing, item)
+        out.append(closing)
+
+    def _key(self) -> Steps[str]:
+        source, quote = self.source, self.row.string_quote
+        if not (yield from source.has(quote)):
+            key, _ = yield from source.short(Markers((":",)), MAX_NAME)
+            return key.strip().strip('"')
+        key, _ = yield from source.short(Markers((quote,)), MAX_NAME)
+        yield from source.space()
+        yield from source.expect(":")
+        return key
 
     def _value(self, out: list[str], depth: int) -> Steps[None]:
         source, quote = self.source, self.row.string_quote
@@ -86,23 +95,3 @@ class BracedCalls(Reader):
             if not word.strip():
                 raise Fault
             out.append(as_json(word.strip(), _PLAIN))
-
-    def _sequence(self, out: list[str], depth: int) -> Steps[None]:
-        source, num = self.source, 0
-        if depth > _DEEP:
-            raise Fault
-        source.take(1)
-        out.append("[")
-        while True:
-            char = yield from source.space()
-            if char == "]":
-                source.take(1)
-                break
-            if char == "," and num:
-                source.take(1)
-                continue
-            if num:
-                out.append(", ")
-            yield from self._value(out, depth + 1)
-            num += 1
-        out.append("]")

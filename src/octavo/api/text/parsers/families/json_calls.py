@@ -5,6 +5,8 @@ Keys may come in any order. Arguments are forwarded byte for byte as they come, 
 
 from __future__ import annotations
 
+import json
+
 from octavo.api.text.parsers.families.base import MAX_NAME, Reader
 from octavo.api.text.parsers.source import Fault, Steps, decoded, no_text
 
@@ -38,7 +40,8 @@ class JsonCalls(Reader):
             return
         source = self.source
         source.record = []
-        yield from source.space()
+        while (yield from source.space()) in ("}", "]"):  # a bracket too many is no answer
+            source.take(1)
         if (yield from source.has_any(self.row.closes)) is None:
             self.out.content("".join(source.record))
         source.record = None
@@ -100,21 +103,35 @@ class JsonCalls(Reader):
                     return
                 continue
             key = yield from source.string(MAX_NAME)
+            if self.is_bare and key not in self._keys:  # an answer that is JSON is not held back
+                raise Fault
             yield from source.space()
             yield from source.expect(":")
             first = yield from source.space()
             if key in row.name_keys and held.name is None:
-                held.name = yield from source.string(MAX_NAME)
+                held.name = yield from self._known_name()
             elif key in row.argument_keys and not held.has_arguments:
                 yield from self._arguments(held, first)
             elif key in row.id_keys and first == '"':
                 held.id = yield from source.string(MAX_NAME)
-            elif key == "function" and first == "{" and held.name is None:
+            elif key == "function" and first == "{" and held.name is None and not held.is_inner:
+                held.is_inner = True
                 yield from self._fields(held)
             elif key == "function" and first == '"' and held.name is None:
-                held.name = yield from source.string(MAX_NAME)
+                held.name = yield from self._known_name()
             else:
                 yield from source.json(no_text)
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        row = self.row
+        return (*row.name_keys, *row.argument_keys, *row.id_keys, "function", "type", "id")
+
+    def _known_name(self) -> Steps[str]:
+        name = yield from self.source.string(MAX_NAME)
+        if self.is_bare and name not in self.tools:
+            raise Fault
+        return name
 
     def _arguments(self, held: _Held, first: str) -> Steps[None]:
         source, pieces = self.source, _Pieces()
@@ -129,8 +146,7 @@ class JsonCalls(Reader):
         elif first == '"':  # an object that was written as a string
             yield from source.json(pieces.push)
             held.arguments = decoded(pieces.text).strip()
-            if not held.arguments.startswith("{") and held.arguments:
-                raise Fault
+            _check_object(held.arguments)
         elif first == "n":
             yield from source.expect("null")
         else:
@@ -153,6 +169,14 @@ class JsonCalls(Reader):
         self.end()
 
 
+def _check_object(text: str) -> None:
+    try:
+        if text and not isinstance(json.loads(text, strict=False), dict):
+            raise Fault
+    except (ValueError, RecursionError):
+        raise Fault from None
+
+
 class _Held:
     """What is known of a call whose object is being read."""
 
@@ -162,6 +186,7 @@ class _Held:
         self.arguments = ""
         self.has_arguments = False
         self.has_begun = False
+        self.is_inner = False  # name and arguments stand in an object within
 
 
 class _Pieces:

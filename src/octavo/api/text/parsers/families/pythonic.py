@@ -5,13 +5,9 @@ Each call is transcribed to JSON and sent when its closing bracket has come.
 
 from __future__ import annotations
 
-import re
-
-from octavo.api.text.parsers.families.base import MAX_NAME, Reader
-from octavo.api.text.parsers.literals import Transcriber, quoted
-from octavo.api.text.parsers.source import Fault, Markers, Steps
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+from octavo.api.text.parsers.families.base import Reader
+from octavo.api.text.parsers.literals import CALL_NAME, Transcriber
+from octavo.api.text.parsers.source import Fault, Steps
 
 
 class PythonicCalls(Reader):
@@ -45,7 +41,7 @@ class PythonicCalls(Reader):
                 return
             if num and char in (",", ";"):
                 source.take(1)
-            elif char and _NAME.match(char):
+            elif char and CALL_NAME.match(char):
                 self.start_record()
                 yield from self._one()
                 num += 1
@@ -55,26 +51,7 @@ class PythonicCalls(Reader):
                 raise Fault
 
     def _one(self) -> Steps[None]:
-        source = self.source
-        name, _ = yield from source.short(Markers(("(",)), MAX_NAME)
-        if not _NAME.fullmatch(name.strip()):
-            raise Fault
-        pieces: list[str] = []
-        value = Transcriber(source, pieces)
-        while True:
-            char = yield from source.space()
-            if char == ")":
-                source.take(1)
-                break
-            if char == "," and pieces:
-                source.take(1)
-                continue
-            key, _ = yield from source.short(Markers(("=",)), MAX_NAME)
-            if not _NAME.fullmatch(key.strip()):
-                raise Fault
-            pieces.append(("{" if not pieces else ", ") + quoted(key.strip()) + ": ")
-            yield from source.space()
-            yield from value.value()
+        name, arguments = yield from Transcriber(self.source, []).call()
         self.begin(name)
-        self.out.arguments("".join(pieces) + "}" if pieces else "{}")
+        self.out.arguments(arguments)
         self.end()

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 
 from octavo.api.text.parsers.families.base import MAX_NAME, Reader
+from octavo.api.text.parsers.families.json_calls import JsonCalls
 from octavo.api.text.parsers.literals import quoted
 from octavo.api.text.parsers.source import Markers, Steps
 from octavo.api.text.parsers.values import as_json, property_schema
 
-_STRING_MARK = re.compile(r"(?:string|type)\s*=\s*\"?(true|false|string)\"?")
+_TYPE_MARK = re.compile(r"(?:string|type)\s*=\s*\"?(\w+)\"?")
 _CDATA = re.compile(r"\A\s*<!\[CDATA\[(.*)\]\]>\s*\Z", re.DOTALL)
 
 
@@ -37,19 +38,27 @@ class TaggedCalls(Reader):
     _num_sent = 0
 
 
-class XmlCalls(TaggedCalls):
+class XmlCalls(JsonCalls, TaggedCalls):
     family = "xml"
 
     def call(self, marker: str) -> Steps[None]:
         source, row = self.source, self.row
+        if not marker:
+            yield from super().call(marker)
+            return
         name = yield from self._head()
         self.open_call(name[0])
         section_end = row.section[1] if row.section is not None else ""
-        ends = Markers((row.parameter, *row.closes, section_end))
+        ends = Markers((row.parameter, *row.closes, *row.opens, section_end))
         while True:
             found = yield from source.until(ends, self.out.content)
             if found is None:
                 return  # cut: the call stays open
+            if found in row.opens:  # the end of the one before is missing
+                self.close_call()
+                name = yield from self._head()
+                self.open_call(name[0])
+                continue
             if found != row.parameter:
                 self.close_call()
                 if found == section_end and found not in row.closes:
@@ -79,13 +88,19 @@ class XmlCalls(TaggedCalls):
             text = text.removeprefix("\n").removesuffix("\n")
         if (wrapped := _CDATA.match(text)) is not None:
             text = wrapped.group(1)
-        mark = _STRING_MARK.search(rest)
-        schema = property_schema(self.schema_of(name), key)
-        if mark is not None:
-            value = quoted(text) if mark.group(1) in ("true", "string") else as_json(text, schema or _ANY)
-        else:
-            value = as_json(text, schema)
-        self.first_or_next(key.strip(), value)
+        self.first_or_next(key.strip(), self._value(name, key.strip(), text, rest))
+
+    def _value(self, name: str, key: str, text: str, rest: str) -> str:
+        """What the tag itself says of the type comes first, where it says that it is text."""
+        root = self.schema_of(name)
+        schema = property_schema(root, key)
+        mark = _TYPE_MARK.search(rest)
+        if mark is None:
+            return as_json(text, schema, root)
+        if mark.group(1) in ("true", "string"):
+            return quoted(text)
+        kind = _ANY if mark.group(1) == "false" else {"type": mark.group(1)}
+        return as_json(text, kind if schema is None else schema, root)
 
 
 _ANY = {"type": ["null", "boolean", "integer", "number", "object", "array"]}
