@@ -60,12 +60,12 @@ def schema_of(row: int) -> dict[str, Any]:
 class _Clock:
     """Around the worker's steps: seconds of those in which all rows draw."""
 
-    def __init__(self, execute: Callable[[StepPlan], StepResult], rows: int) -> None:
+    def __init__(self, execute: Callable[..., StepResult], rows: int) -> None:
         self._execute, self._rows = execute, rows
         self.steps: list[float] = []
 
-    def __call__(self, plan: StepPlan) -> StepResult:
-        result = self._execute(plan)
+    def __call__(self, plan: StepPlan, *args: Any) -> StepResult:
+        result = self._execute(plan, *args)
         if len(plan.slots) == self._rows and plan.counts == [1] * self._rows:
             self.steps.append(result.elapsed_s)
         return result

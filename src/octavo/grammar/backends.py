@@ -12,6 +12,7 @@ from octavo.wire.sampling import StructuredSpec
 #: name -> (module, class, what to install when it is missing)
 BACKENDS: dict[str, tuple[str, str, str]] = {
     "llguidance": ("octavo.grammar.llg", "LlguidanceBackend", "llguidance"),
+    "xgrammar": ("octavo.grammar.xgr", "XgrammarBackend", "xgrammar"),
     "outlines": ("octavo.grammar.outlines", "OutlinesBackend", "outlines-core"),
     "lm-format-enforcer": ("octavo.grammar.enforcer", "EnforcerBackend", "lm-format-enforcer"),
 }

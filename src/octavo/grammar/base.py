@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ import numpy.typing as npt
 from octavo.wire.sampling import StructuredSpec
 
 U32 = npt.NDArray[np.uint32]
+#: Groups with a meaning of their own, and anchors: some packages would take them for something else.
+UNCOMMON_PATTERN = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?!:)|\^(?<!\[\^)|\$|\\[bBAZz])")
 MAX_DEPTH = 64  # of a schema, and of every JSON text that is part of a spec
 
 
@@ -66,6 +69,10 @@ class Vocabulary:
             if ids and b"".join(self.tokens[i] for i in ids) == data and self.special.isdisjoint(ids):
                 return ids
         return self._greedy(data)
+
+    def id_of(self, data: bytes) -> int | None:
+        """The token that is just these bytes, if there is one."""
+        return self._ids.get(data)
 
     @property
     def num_words(self) -> int:

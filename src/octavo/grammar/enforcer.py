@@ -17,11 +17,9 @@ import lmformatenforcer
 import numpy as np
 from lmformatenforcer.characterlevelparser import CharacterLevelParserConfig
 
-from octavo.grammar.base import U32, GrammarError, Matcher, Vocabulary
+from octavo.grammar.base import U32, UNCOMMON_PATTERN, GrammarError, Matcher, Vocabulary
 from octavo.wire.sampling import StructuredSpec
 
-#: Groups with a meaning of their own, and anchors: the package would take them for something else.
-_UNKNOWN = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?!:)|\^(?<!\[\^)|\$|\\[bBAZz])")
 _MAX_MASKS = 256  # kept for one grammar
 
 
@@ -128,7 +126,7 @@ class EnforcerBackend:
         pattern = spec.text
         if spec.kind == "choice":
             pattern = "|".join(f"({re.escape(choice)})" for choice in json.loads(spec.text))
-        if _UNKNOWN.search(pattern):
+        if UNCOMMON_PATTERN.search(pattern):
             raise GrammarError(
                 "the grammar backend lm-format-enforcer knows no look-around and no anchors in patterns"
             )

@@ -52,7 +52,7 @@ class _Place:
             return replace(self, text=self.text + bytes((byte,)))
         if not self.is_key:
             return replace(self, text=None)
-        key, keys = _decoded(self.text), self.keys
+        key, keys = decoded(self.text), self.keys
         return replace(
             self,
             frames=(*self.frames[:-1], keys | {key}),
@@ -75,7 +75,8 @@ class _Place:
         return self
 
 
-def _decoded(spelled: bytes) -> str:
+def decoded(spelled: bytes) -> str:
+    """A JSON string as it is spelled, without its marks -> its text."""
     if _BACKSLASH in spelled:
         try:
             return str(json.loads(b'"' + spelled + b'"'))
@@ -84,7 +85,7 @@ def _decoded(spelled: bytes) -> str:
     return spelled.decode("utf-8", "replace")
 
 
-class _Quotes:
+class Quotes:
     """Tokens of a vocabulary that have quotation marks, by what can matter about them."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -107,7 +108,21 @@ def _array(ids: object) -> npt.NDArray[np.int64]:
     return np.fromiter(ids, np.int64)  # type: ignore[call-overload, no-any-return]
 
 
-_quotes: WeakKeyDictionary[Vocabulary, _Quotes] = WeakKeyDictionary()
+_quotes: WeakKeyDictionary[Vocabulary, Quotes] = WeakKeyDictionary()
+
+
+def quotes_of(vocabulary: Vocabulary) -> Quotes:
+    made = _quotes.get(vocabulary)
+    if made is None:
+        made = _quotes[vocabulary] = Quotes(vocabulary)
+    return made
+
+
+def allowed_of(row: U32, ids: npt.NDArray[np.int64]) -> list[int]:
+    """Those of `ids` that a mask allows."""
+    words = row[ids >> 5] >> (ids & 31).astype(np.uint32)
+    found: list[int] = ids[(words & 1).astype(bool)].tolist()
+    return found
 
 
 class UniqueKeys:
@@ -118,9 +133,7 @@ class UniqueKeys:
     def __init__(self, inner: Matcher, vocabulary: Vocabulary) -> None:
         self.inner = inner
         self._vocabulary = vocabulary
-        if vocabulary not in _quotes:
-            _quotes[vocabulary] = _Quotes(vocabulary)
-        self._quotes = _quotes[vocabulary]
+        self._quotes = quotes_of(vocabulary)
         self._places = [_Place()]  # one for each token, so that they can be taken back
 
     def copy(self) -> UniqueKeys:
@@ -163,15 +176,14 @@ class UniqueKeys:
                 spelled = key.encode("utf-8", "replace")
                 if spelled.startswith(place.text):
                     for token in quotes.by_head.get(spelled[len(place.text) :], ()):
-                        _clear(row, token)
+                        clear(row, token)
             self._try(row, quotes.tricky)
 
     def _try(self, row: U32, ids: npt.NDArray[np.int64]) -> None:
-        words = row[ids >> 5] >> (ids & 31).astype(np.uint32)
         place, tokens = self._places[-1], self._vocabulary.tokens
-        for token in ids[(words & 1).astype(bool)].tolist():
+        for token in allowed_of(row, ids):
             if place.after(tokens[token]).is_repeated:
-                _clear(row, token)
+                clear(row, token)
 
     @property
     def is_accepting(self) -> bool:
@@ -186,5 +198,6 @@ class UniqueKeys:
         return self.inner.problem
 
 
-def _clear(row: U32, token: int) -> None:
+def clear(row: U32, token: int) -> None:
+    """Bans a token."""
     row[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)

@@ -18,6 +18,7 @@ import numpy as np
 from octavo.grammar.base import U32, GrammarError, Matcher, Vocabulary
 from octavo.grammar.ebnf import to_lark
 from octavo.grammar.keys import UniqueKeys
+from octavo.grammar.parts import UniqueKeysInParts, has_open_parts
 from octavo.grammar.schema import blame, has_open_objects, parse, prepare
 from octavo.grammar.tags import tags_to_lark
 from octavo.wire.sampling import StructuredSpec
@@ -34,6 +35,15 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 _MAX_MESSAGE = 400
+_TEXT = r'[^"\\\x00-\x1F\x7F]'  # of a JSON string, without escapes
+#: Sets of tokens that are taken into a mask at once where the state allows all of them, inner ones first. Finer ones
+#: than the package's own: strings of bounded length and patterns of small letters are walked less (docs/log.md).
+_SLICES = [
+    r"[\x20\x0A\x0D\x09]+",
+    *("[a-z]{1,5}", " [a-z]{1,5}", "[a-z]{1,10}", " [a-z]{1,10}"),
+    *(f"{_TEXT}{{1,{most}}}" for most in (10, 16, 20, 30)),
+    f"{_TEXT}+",
+]
 
 _lock = threading.Lock()
 _made: WeakKeyDictionary[Vocabulary, Any] = WeakKeyDictionary()
@@ -67,7 +77,7 @@ def tokenizer_of(vocabulary: Vocabulary) -> Any:
         made = _made.get(vocabulary)
         if made is None:
             wrapper = llguidance.TokenizerWrapper(_Spelling(vocabulary))
-            made = llguidance.LLTokenizer(wrapper, n_vocab=len(vocabulary.tokens))
+            made = llguidance.LLTokenizer(wrapper, n_vocab=len(vocabulary.tokens), slices=_SLICES)
             _made[vocabulary] = made
         return made
 
@@ -131,7 +141,8 @@ class LlguidanceBackend:
     def compile(self, spec: StructuredSpec, vocabulary: Vocabulary) -> Matcher:
         tokenizer = tokenizer_of(vocabulary)
         limits = llguidance.LLParserLimits(**_LIMITS)
-        inner = llguidance.LLMatcher(tokenizer, grammar_of(spec), log_level=0, limits=limits)
+        grammar = grammar_of(spec)
+        inner = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         if inner.is_error():
             raise _blamed(spec, _short(inner.get_error()))
         matcher = LlguidanceMatcher(inner, tokenizer.eos_token)
@@ -141,6 +152,8 @@ class LlguidanceBackend:
             raise GrammarError("no text of this model's tokens satisfies it")
         if spec.kind == "json_object" or (spec.kind == "json_schema" and has_open_objects(parse(spec.text))):
             return UniqueKeys(matcher, vocabulary)
+        if spec.kind in ("lark", "structural_tag") and has_open_parts(grammar):
+            return UniqueKeysInParts(matcher, vocabulary)
         return matcher
 
 

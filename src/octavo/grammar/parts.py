@@ -1,0 +1,187 @@
+"""JSON inside of other text never gets a key twice: for grammars that hold schemas among free text and marks.
+
+Owns a tracker for every object that may be open in the answer. Where an object begins is not told by the grammar, so
+every `{` begins one, and what JSON cannot hold ends it. Whether the place is JSON at all is seen in the mask: free text
+may go on with what JSON may not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.grammar.base import MAX_DEPTH, U32, Matcher, Vocabulary
+from octavo.grammar.keys import allowed_of, clear, decoded, quotes_of
+from octavo.grammar.schema import has_open_objects
+
+_PART = re.compile(r"%json\s+")
+_SPACE = b" \t\n\r"
+_OPEN, _CLOSE = b"[{", b"]}"
+_BARE = frozenset(b"+-.0123456789eEtruefalsn:,[]{}" + _SPACE)  # outside of strings, in a value
+_Step = Literal["begin", "comma", "key", "colon", "value", "string"]
+
+
+def has_open_parts(grammar: str) -> bool:
+    """Whether a Lark grammar holds a schema that allows keys which it does not name."""
+    decoder = json.JSONDecoder()
+    for match in _PART.finditer(grammar):
+        try:
+            schema, _ = decoder.raw_decode(grammar, match.end())
+        except ValueError:
+            return True  # in a text or a comment; to look on would take time that grows as the square
+        if has_open_objects(schema):
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """One object that may be open. `depth` counts the brackets inside of its value."""
+
+    step: _Step = "begin"
+    keys: frozenset[str] = frozenset()
+    text: bytes = b""  # of the key that is open, as it is spelled
+    depth: int = 0
+    is_escaped: bool = False
+    is_repeated: bool = False
+
+    def after(self, byte: int) -> _Object | None:
+        """None: it is closed, or this was no JSON."""
+        if self.step == "key":
+            return self._in_key(byte)
+        if self.step == "string":
+            return self._in_string(byte)
+        if self.step == "value":
+            return self._in_value(byte)
+        if byte in _SPACE:
+            return self
+        if self.step == "colon":
+            return replace(self, step="value") if byte == 0x3A else None
+        return replace(self, step="key", text=b"") if byte == 0x22 else None  # `}` closes it
+
+    def _in_key(self, byte: int) -> _Object | None:
+        if byte == 0x22 and not self.is_escaped:
+            key = decoded(self.text)
+            is_repeated = self.is_repeated or key in self.keys
+            return replace(self, step="colon", keys=self.keys | {key}, is_repeated=is_repeated)
+        if byte < 0x20:
+            return None
+        is_escaped = byte == 0x5C and not self.is_escaped
+        return replace(self, text=self.text + bytes((byte,)), is_escaped=is_escaped)
+
+    def _in_string(self, byte: int) -> _Object | None:
+        if byte == 0x22 and not self.is_escaped:
+            return replace(self, step="value")
+        if byte < 0x20:
+            return None
+        is_escaped = byte == 0x5C and not self.is_escaped
+        return self if is_escaped == self.is_escaped else replace(self, is_escaped=is_escaped)
+
+    def _in_value(self, byte: int) -> _Object | None:
+        if byte == 0x22:
+            return replace(self, step="string")
+        if byte not in _BARE:
+            return None
+        if byte in _OPEN:
+            return replace(self, depth=self.depth + 1)
+        if byte in _CLOSE:
+            return replace(self, depth=self.depth - 1) if self.depth else None
+        return replace(self, step="comma") if byte == 0x2C and not self.depth else self
+
+
+_Objects = tuple[_Object, ...]
+
+
+def _after(objects: _Objects, data: bytes) -> _Objects:
+    for byte in data:
+        moved = [one for held in objects if (one := held.after(byte)) is not None]
+        if byte == 0x7B:
+            moved.append(_Object())
+        objects = tuple(moved[-MAX_DEPTH:])
+    return objects
+
+
+class UniqueKeysInParts:
+    """A matcher that bans what would repeat a key of a JSON part. `inner` does all the rest."""
+
+    __slots__ = ("_places", "_quotes", "_vocabulary", "inner")
+
+    def __init__(self, inner: Matcher, vocabulary: Vocabulary) -> None:
+        self.inner = inner
+        self._vocabulary = vocabulary
+        self._quotes = quotes_of(vocabulary)
+        self._places: list[_Objects] = [()]  # one for each token, so that they can be taken back
+
+    def copy(self) -> UniqueKeysInParts:
+        made = UniqueKeysInParts(self.inner.copy(), self._vocabulary)
+        made._places = self._places[:]
+        return made
+
+    def advance(self, token_ids: Sequence[int]) -> int:
+        count = self.inner.advance(token_ids)
+        for token in token_ids[:count]:
+            # What was allowed as free text is a repeated key of no JSON: that tracker ends.
+            objects = _after(self._places[-1], self._vocabulary.tokens[token])
+            self._places.append(tuple(one for one in objects if not one.is_repeated))
+        return count
+
+    def rollback(self, count: int) -> bool:
+        if not self.inner.rollback(count):
+            return False
+        del self._places[len(self._places) - count :]
+        return True
+
+    def fill(self, row: U32) -> None:
+        self.inner.fill(row)
+        self.ban(row)
+
+    def ban(self, row: U32) -> None:
+        """Clears the tokens that would repeat a key of an object that is open."""
+        for one in self._places[-1]:
+            # In JSON no string goes on with a line, and nothing else with a Q.
+            if not one.keys or self._allows(row, b"\n" if one.step in ("key", "string") else b"Q"):
+                continue
+            if one.step == "key":
+                self._ban_key(row, one)
+            else:
+                self._try(row, self._quotes.tricky if one.step == "string" else self._quotes.several, one)
+
+    def _ban_key(self, row: U32, one: _Object) -> None:
+        quotes = self._quotes
+        if b"\\" in one.text or any("\\" in key for key in one.keys):
+            self._try(row, quotes.all, one)
+            return
+        for key in one.keys:
+            spelled = key.encode("utf-8", "replace")
+            if spelled.startswith(one.text):
+                for token in quotes.by_head.get(spelled[len(one.text) :], ()):
+                    clear(row, token)
+        self._try(row, quotes.tricky, one)
+
+    def _allows(self, row: U32, text: bytes) -> bool:
+        token = self._vocabulary.id_of(text)
+        return token is not None and bool(row[token >> 5] >> np.uint32(token & 31) & np.uint32(1))
+
+    def _try(self, row: U32, ids: npt.NDArray[np.int64], one: _Object) -> None:
+        tokens = self._vocabulary.tokens
+        for token in allowed_of(row, ids):
+            if any(held.is_repeated for held in _after((one,), tokens[token])):
+                clear(row, token)
+
+    @property
+    def is_accepting(self) -> bool:
+        return self.inner.is_accepting
+
+    @property
+    def is_terminated(self) -> bool:
+        return self.inner.is_terminated
+
+    @property
+    def problem(self) -> str | None:
+        return self.inner.problem
