@@ -137,38 +137,15 @@ ROUTES = {
 
 
 def routes() -> str:
+    from octavo.api.app import DEV_ROUTERS, ROUTERS
     from octavo.api.middleware import OPEN_ROUTES
-    from octavo.api.routes import (
-        chat,
-        chat_batch,
-        cohere,
-        completions,
-        control,
-        info,
-        messages,
-        responses,
-        tokenise,
-        tokens,
-    )
 
     rows = []
-    for module in (
-        chat,
-        chat_batch,
-        completions,
-        responses,
-        messages,
-        cohere,
-        tokens,
-        tokenise,
-        info,
-        control,
-    ):
-        for route in module.router.routes:
-            path: str = getattr(route, "path")  # noqa: B009  (a Starlette base class without it)
-            methods = sorted(getattr(route, "methods") - {"HEAD"})  # noqa: B009
-            guard = "open" if all((method, path) in OPEN_ROUTES for method in methods) else "key"
-            rows.append([f"`{' '.join(methods)} {path}`", guard, ROUTES[path]])
+    for router in (*ROUTERS, *DEV_ROUTERS):
+        for route in router.routes:
+            methods = sorted((route.methods or set()) - {"HEAD"})
+            guard = "open" if all((method, route.path) in OPEN_ROUTES for method in methods) else "key"
+            rows.append([f"`{' '.join(methods)} {route.path}`", guard, ROUTES[route.path]])
     return (
         "# Routes\n\nWith `--api-key`, every route but the open ones wants `Authorization: Bearer KEY` "
         "or `x-api-key: KEY`.\n\n" + table(["route", "guard", "what it does"], rows)
@@ -205,9 +182,8 @@ def structured() -> str:
 
 
 def tools() -> str:
-    from octavo.api.text.parsers.envelope import is_writable
-    from octavo.api.text.parsers.reasoning_rows import REASONING_ROWS, REFUSED_REASONING_ROWS
-    from octavo.api.text.parsers.tool_rows import REFUSED_TOOL_ROWS, TOOL_ROWS
+    from octavo.api.text.parsers.reasoning_rows import REASONING_ROWS
+    from octavo.api.text.parsers.tool_rows import TOOL_ROWS
 
     def code(text: str) -> str:
         return "`" + text.replace("\n", " ") + "`"
@@ -217,7 +193,6 @@ def tools() -> str:
             f"`{r.name}`",
             code(r.shape),
             r.models,
-            "yes" if is_writable(r) else "no: required, named and strict are refused",
         ]
         for r in sorted(TOOL_ROWS.values(), key=lambda r: r.name)
     ]
@@ -226,19 +201,12 @@ def tools() -> str:
         [f"`{r.name}`", code(r.shape), r.models, start[r.start]]
         for r in sorted(REASONING_ROWS.values(), key=lambda r: r.name)
     ]
-    refused = {"`--tool-call-parser`": REFUSED_TOOL_ROWS, "`--reasoning-parser`": REFUSED_REASONING_ROWS}
-    lines = [
-        f"- {flag} `{n}` is refused: {why}." for flag, rows in refused.items() for n, why in rows.items()
-    ]
     return (
         (HERE / "tools.txt").read_text(encoding="utf-8")
         + "\n## Formats of calls\n\n"
-        + table(["name", "a call", "models", "as a grammar"], calls)
+        + table(["name", "a call", "models"], calls)
         + "\n## Marks of thinking\n\n"
         + table(["name", "a thought", "models", "begins, when the prompt does not say"], thoughts)
-        + "\n"
-        + "\n".join(lines)
-        + "\n"
     )
 
 

@@ -68,7 +68,17 @@ class InvalidRequest(UserError):
 
 
 class ContextOverflow(InvalidRequest):
-    """The prompt, or the prompt and what was asked for, are longer than the context."""
+    """The prompt, or the prompt and what was asked for, are longer than the context.
+
+    `num_prompt` tokens (at least, where the text was not worth tokenising), `max_prompt` of them allowed.
+    """
+
+    def __init__(
+        self, message: str, *, param: str, num_prompt: int, max_prompt: int, fix: str | None = None
+    ) -> None:
+        super().__init__(message, param=param, fix=fix)
+        self.num_prompt = num_prompt
+        self.max_prompt = max_prompt
 
 
 class WeightError(UserError):

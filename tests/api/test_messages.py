@@ -164,7 +164,7 @@ async def test_sampling_fields_reach_the_engine_in_our_terms() -> None:
         assert w.engine.seen[-1].max_tokens == 50
 
 
-IMAGE = {"type": "image"}
+SEARCHED = {"type": "search_result"}
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ IMAGE = {"type": "image"}
         ),
         (
             "messages",
-            [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [IMAGE]}]}],
-            "messages[0].content[0].content[0]: a block 'image'",
+            [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [SEARCHED]}]}],
+            "messages[0].content[0].content[0]: a block 'search_result'",
         ),
         ("tools", [{"type": "web_search_20250305", "name": "web_search"}], "tools[0]: 'web_search_20250305'"),
         ("tools", [{"name": "a"}], "tools[0].input_schema is missing"),
@@ -224,7 +224,7 @@ async def test_max_tokens_beyond_the_context_are_cut_and_said_so() -> None:
         assert message["usage"]["input_tokens"] + message["usage"]["output_tokens"] == 2048
         assert (await ask(w, max_tokens=3))["stop_reason"] == "max_tokens"
         huge = [{"role": "user", "content": "ab " * 3000}]
-        assert "2048" in await refused(w, messages=huge)
+        assert "tokens > 2047 maximum" in await refused(w, messages=huge)
 
 
 async def test_stop_sequences_end_an_answer() -> None:

@@ -71,7 +71,12 @@ async def test_a_byte_now_and_then_is_no_progress() -> None:
             with contextlib.suppress(ConnectionError):
                 writer.write(b" ")
             await asyncio.sleep(0.005)
-        assert (await ended).startswith(b"HTTP/1.1 408 ")
+        try:
+            assert (await ended).startswith(b"HTTP/1.1 408 ")
+        except (
+            ConnectionResetError
+        ):  # a byte went out after the end: what had come is gone with the connection
+            assert ended.done()
 
 
 async def test_a_connection_that_says_nothing_ends_without_a_word() -> None:

@@ -225,8 +225,31 @@ async def test_a_dead_engine_refuses_and_leaves_no_open_record() -> None:
         w.engine.hold.clear()
         running = asyncio.create_task(w.chat())
         await until(lambda: w.engine.num_running == 1)
-        w.client.close()
-        assert (await running).status_code == 500
+        w.client.close("the server was shut down before this request had ended")
+        ended = await running
+        assert ended.status_code == 503
+        assert ended.json()["error"]["type"] == "ServiceUnavailableError"
         assert (await w.chat()).status_code == 503
         assert (await w.http.get("/health")).status_code == 503
         assert w.state.logs.num_ending == w.state.logs.num_open == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/completions"])
+async def test_a_stream_that_the_end_of_the_server_cuts_says_503(path: str) -> None:
+    """Also after the first piece: in the error event, since the status line has gone."""
+    body = {"max_tokens": 100, "stream": True, "messages": USER, "prompt": "Hello"}
+    del body["prompt" if "completions" not in path or "chat" in path else "messages"]
+    async with world(lambda _: ENDLESS, delay_s=0.001) as w:
+        pieces: list[str] = []
+        async with (
+            on_socket(w.app) as url,
+            httpx.AsyncClient(timeout=30) as client,
+            client.stream("POST", url + path, json=body) as answer,
+        ):
+            async for line in answer.aiter_lines():
+                if not pieces:
+                    w.client.close("the server was shut down before this request had ended")
+                pieces.append(line)
+    text = "\n".join(pieces)
+    assert "the server was shut down" in text
+    assert ('"code":503' in text) or ('"type":"overloaded_error"' in text)

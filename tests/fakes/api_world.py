@@ -45,13 +45,15 @@ SMOLLM2_TEMPLATE = (
 USER = [{"role": "user", "content": "Say it."}]
 
 
-def engine_plan(vocab_size: int, *, strict: bool = False, policy: str = "fcfs") -> EnginePlan:
+def engine_plan(
+    vocab_size: int, *, strict: bool = False, policy: str = "fcfs", max_model_len: int = 2048
+) -> EnginePlan:
     return EnginePlan(
         model="toy",
         executor=ExecutorPlan(name="native", isa="generic", num_threads=1, weights="f32"),
         cache=CachePlan(block_size=16, num_blocks=128, dtype="f32"),
         scheduler=SchedulerPlan(
-            max_num_seqs=8, max_num_batched_tokens=512, max_model_len=2048, policy=policy
+            max_num_seqs=8, max_num_batched_tokens=512, max_model_len=max_model_len, policy=policy
         ),
         seed=0,
         vocab_size=vocab_size,
@@ -102,6 +104,7 @@ async def world(
     generation_config: Mapping[str, Any] | None = None,
     template: str | None = SMOLLM2_TEMPLATE,
     limits: Limits | None = None,
+    max_model_len: int = 2048,
     **engine_options: Any,
 ) -> AsyncIterator[World]:
     codec = codec or ToyCodec()
@@ -114,7 +117,7 @@ async def world(
         server=ServerPlan(
             **{"host": "127.0.0.1", "port": 0, "served_names": ("toy", "alias"), **(server or {})}
         ),
-        engine=engine_plan(codec.vocab_size, strict=strict, policy=policy),
+        engine=engine_plan(codec.vocab_size, strict=strict, policy=policy, max_model_len=max_model_len),
         generation_config=generation_config,
         chat_template=template,
         limits=limits,

@@ -139,12 +139,16 @@ class Stream(threading.Thread):
 
 
 @contextmanager
-def launched(model: str, *argv: str, **more: str) -> Iterator[Launched]:
-    """A server that is ready; whatever is left of it at the end is killed."""
+def launched(model: str, *argv: str, max_files: int = 0, **more: str) -> Iterator[Launched]:
+    """A server that is ready; whatever is left of it at the end is killed. `max_files`: its `ulimit -n`."""
     port = free_port()
     small = ("--max-model-len", "1024", "--max-num-seqs", "16", "--threads", "1", "--port", str(port))
+    limited = ["bash", "-c", f'ulimit -n {max_files} && exec "$@"', "bash"] if max_files else []
     process = subprocess.Popen(
-        command("serve", model, *small, *argv), stderr=subprocess.PIPE, text=True, env=environment(**more)
+        [*limited, *command("serve", model, *small, *argv)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**more),
     )
     server = Launched(process, port)
     try:

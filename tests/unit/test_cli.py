@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -204,7 +205,7 @@ def test_chat_keeps_the_conversation(
 
 
 def test_a_refusal_shows_the_servers_words(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("chat", "--url", url, "-q", "refuse") == 1
+    assert run("chat", "--url", url, "-q", "refuse") == 2
     assert "refused (400): no" in capsys.readouterr().err
 
 
@@ -216,7 +217,22 @@ def test_a_stream_that_breaks_off_is_an_error(url: str) -> None:
 
 def test_no_server_is_an_error_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["chat", "-q", "hi"], ["complete", "-q", "hi"], ["bench", "serve"]):
-        assert run(*words, "--url", "http://127.0.0.1:9/v1") == 1
+        assert run(*words, "--url", "http://127.0.0.1:9/v1") == 2
         shown = capsys.readouterr().err
         assert "octavo serve" in shown
         assert "--url" in shown
+
+
+def test_a_model_file_that_is_none_ends_as_every_error_of_a_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the user can fix is code 2: a file, a flag, a name."""
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"no model at all")
+    for words in (
+        ["plan", str(broken)],
+        ["plan", str(tmp_path / "gone.gguf")],
+        ["plan", "--block-size", "0"],
+    ):
+        assert run(*words) == 2, words
+        assert capsys.readouterr().err

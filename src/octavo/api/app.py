@@ -29,6 +29,12 @@ from octavo.api.routes import (
 from octavo.api.routes.common import ClientGone
 from octavo.api.state import ApiState
 
+#: In the order in which they are looked through; the second are for operators, under OCTAVO_SERVER_DEV_MODE=1.
+ROUTERS = tuple(
+    module.router
+    for module in (chat, chat_batch, completions, responses, messages, cohere, tokens, tokenise, info)
+)
+DEV_ROUTERS = (control.router,)
 _CLIENT_CLOSED_REQUEST = 499  # seen by nobody but the log
 
 
@@ -53,11 +59,7 @@ def create_app(state: ApiState) -> Starlette:
     app.router.redirect_slashes = False
     app.state.octavo = state
     paths: set[str] = set()
-    served = (chat, chat_batch, completions, responses, messages, cohere, tokens, tokenise, info)
-    routers = [module.router for module in served]
-    if env.is_dev_mode():
-        routers.append(control.router)
-    for router in routers:
+    for router in (*ROUTERS, *(DEV_ROUTERS if env.is_dev_mode() else ())):
         app.router.routes.extend(router.routes)
         paths |= {route.path for route in router.routes}
     faults.install(app, sorted(path for path in paths if "{" not in path))

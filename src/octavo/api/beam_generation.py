@@ -35,8 +35,9 @@ def generation_of(body: GenerationBody) -> Callable[..., Generation]:
 class _Ended(Exception):
     """A round did not come to its end: the engine failed (`error`), or gave the request up."""
 
-    def __init__(self, error: str | None) -> None:
+    def __init__(self, error: str | None, *, is_gone: bool = False) -> None:
         self.error = error
+        self.is_gone = is_gone
 
 
 class BeamGeneration(Generation):
@@ -94,7 +95,10 @@ class BeamGeneration(Generation):
                     search.advance(rows)
             except _Ended as ended:
                 if ended.error is not None:
-                    return prompt, [TokenDelta(id="", finish=FinishReason.ERROR, error=ended.error)]
+                    gone = ended.is_gone
+                    return prompt, [
+                        TokenDelta(id="", finish=FinishReason.ERROR, error=ended.error, is_gone=gone)
+                    ]
             found = search.best() if search.is_over else search.so_far()
         deltas = [hypothesis.delta() for hypothesis in found]
         for delta in deltas:
@@ -135,7 +139,8 @@ class BeamGeneration(Generation):
                 got.num_cached = delta.num_cached if got.num_cached is None else got.num_cached
                 if delta.finish in (FinishReason.ERROR, FinishReason.ABORT):
                     failed = delta.finish == FinishReason.ERROR
-                    raise _Ended((delta.error or "the engine failed at this request") if failed else None)
+                    error = (delta.error or "the engine failed at this request") if failed else None
+                    raise _Ended(error, is_gone=delta.is_gone)
         if not got.logprobs:
             raise _Ended("the engine gave no log-probabilities")
         return got

@@ -218,9 +218,10 @@ class EngineClient:
         if delta.finish is not None:
             self._end(live, delta.record)
 
-    def _fail(self, live: _Live, error: str) -> None:
+    def _fail(self, live: _Live, error: str, *, is_gone: bool = False) -> None:
         if not live.is_left:
-            live.deltas.append(TokenDelta(id=live.request.id, finish=FinishReason.ERROR, error=error))
+            delta = TokenDelta(id=live.request.id, finish=FinishReason.ERROR, error=error, is_gone=is_gone)
+            live.deltas.append(delta)
             live.wake()
         self._end(live, None)
 
@@ -304,7 +305,7 @@ class EngineClient:
         self._endpoint = None
         self._stop_receiving()
         for live in list(self._live.values()):
-            self._fail(live, error)
+            self._fail(live, error, is_gone=True)
 
     @property
     def is_closed(self) -> bool:

@@ -296,7 +296,10 @@ async def first_event(events: AsyncIterator[ChoiceEvent]) -> ChoiceEvent:
 
 
 def engine_error(event: ChoiceEvent) -> InvalidRequest:
-    """A 400 where what the request asks for cannot be done, otherwise a 500."""
+    """A 400 where what the request asks for cannot be done, a 503 where no engine is left, otherwise a 500."""
     if event.is_refused:
         return InvalidRequest(f"the request cannot be answered: {event.error}")
+    if event.is_gone:
+        kind = "ServiceUnavailableError"
+        return InvalidRequest(f"the request was cut off: {event.error}", status=503, kind=kind)
     return InvalidRequest(f"the request failed: {event.error}", status=500, kind="InternalServerError")

@@ -338,6 +338,8 @@ class PromptMaker:
                 f"the prompt has {len(text)} characters, at least {least} tokens; "
                 f"this model takes {self.max_model_len}",
                 param="prompt",
+                num_prompt=least,
+                max_prompt=self.max_model_len - 1,
                 fix="shorten it" + _or_raise(self.max_model_len, self.model_max_len),
             )
 
@@ -392,6 +394,8 @@ def room(
         raise ContextOverflow(
             f"the context has {max_model_len} tokens; the prompt has {num_prompt}{wanted}",
             param="max_tokens" if asked is not None and left >= 1 else "prompt",
+            num_prompt=num_prompt,
+            max_prompt=max_model_len - 1,
             fix="shorten the prompt or ask for fewer tokens" + _or_raise(max_model_len, model_max_len),
         )
     return asked if asked is not None else left if default is None else min(default, left)

@@ -36,6 +36,10 @@ class _Worker(FramedChild):
         return answer
 
 
+class TemplateFailure(InvalidRequest):
+    """A chat template refused the messages, or failed at them."""
+
+
 class TemplatePool:
     """At most `limits.template_workers` processes, started when needed and restarted when one is lost."""
 
@@ -68,7 +72,7 @@ class TemplatePool:
             ) from None
         self._give(worker)
         if "error" in answer:
-            raise InvalidRequest(f"chat template: {answer['error']}", param="messages")
+            raise TemplateFailure(f"chat template: {answer['error']}", param="messages")
         return answer["ok"]
 
     async def run_async(self, job: dict[str, Any]) -> Any:

@@ -50,8 +50,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(command: str, argv: list[str]) -> int:
-    """Runs a command; an error ends as one line, `octavo: cause: fix`, and a non-zero code."""
-    from octavo.errors import ConfigError, OctavoError
+    """Runs a command; an error ends as one line, `octavo: cause: fix`, and a non-zero code.
+
+    2: its reader can fix it (a flag, a model file, an address, memory). 1: Octavo itself failed. 130: Ctrl-C.
+    """
+    from octavo.errors import OctavoError, UserError
     from octavo.util.lines import one_line
 
     try:
@@ -66,7 +69,7 @@ def run(command: str, argv: list[str]) -> int:
         if env.is_debug():
             traceback.print_exc()
         print(f"octavo: {one_line(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+        return 2 if isinstance(error, UserError) else 1
 
 
 def _unknown(command: str) -> int:

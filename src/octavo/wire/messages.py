@@ -86,6 +86,7 @@ class TokenDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop_reason: int | str | None = None  # the stop token id, if one fired; or a word
     error: str | None = None  # with finish == ERROR
     is_refused: bool = False  # the error is the request's own doing: what it asks for excludes every token
+    is_gone: bool = False  # the error is the end of the server, or of an engine that nothing replaces
     num_cached: int | None = None  # with the first delta
     record: RequestRecord | None = None  # with the last delta
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.api.dialects.blocks import Translator, as_json
+from octavo.api.dialects.blocks import LateSystem, Translator, as_json
 from octavo.api.dialects.thinking import can_think, switched
 from octavo.api.schema.messages import CountBody, MessagesBody, OutputFormat, Thinking
 from octavo.api.state import ApiState
@@ -56,9 +56,9 @@ class Translated:
     notes: list[str] = field(default_factory=list)
 
 
-def to_chat(body: MessagesBody, state: ApiState) -> Translated:
+def to_chat(body: MessagesBody, state: ApiState, *, late_system: LateSystem = "system") -> Translated:
     """The chat body of a request. Of `state` only how its model thinks is looked at."""
-    done = to_prompt(body, state)
+    done = to_prompt(body, state, late_system=late_system)
     chat = done.chat
     _continue_last(body, chat)
     chat |= {
@@ -77,13 +77,13 @@ def to_chat(body: MessagesBody, state: ApiState) -> Translated:
     return done
 
 
-def to_prompt(body: CountBody, state: ApiState) -> Translated:
-    """What decides the prompt."""
+def to_prompt(body: CountBody, state: ApiState, *, late_system: LateSystem = "system") -> Translated:
+    """What decides the prompt. `late_system`: the role that system messages between the turns get."""
     done = Translated({})
     chat = done.chat
     if body.model is not None:
         chat["model"] = body.model
-    blocks = Translator(done.notes, dropped_thinking=_cleared(body))
+    blocks = Translator(done.notes, dropped_thinking=_cleared(body), late_system=late_system)
     chat["messages"] = [*_system(body.system), *blocks.messages(body.messages)]
     if body.tools:
         chat["tools"] = [_tool(tool, i) for i, tool in enumerate(body.tools)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from octavo.api.schema.messages import Turn
 from octavo.errors import InvalidRequest
@@ -12,6 +12,8 @@ from octavo.errors import InvalidRequest
 _USER = ("text", "tool_result")
 _ASSISTANT = ("text", "thinking", "redacted_thinking", "tool_use")
 _SYSTEM = ("text",)
+_UNSEEN = ("image", "document")  # in the result of a tool: told, as an agent cannot take them back
+LateSystem = Literal["system", "user"]
 _REASONS = {
     "image": "this model takes text only",
     "document": "documents are not read here; put their text into a text block",
@@ -31,11 +33,18 @@ _KEYS = {
 
 
 class Translator:
-    """`notes` gets what the client should hear. `dropped_thinking`: turns whose thoughts stay; None = all."""
+    """`notes` gets what the client should hear. `dropped_thinking`: turns whose thoughts stay; None = all.
 
-    def __init__(self, notes: list[str], *, dropped_thinking: int | None = None) -> None:
+    `late_system`: "user" makes a system message part of the user's turn before it, for templates that take
+    none between the turns.
+    """
+
+    def __init__(
+        self, notes: list[str], *, dropped_thinking: int | None = None, late_system: LateSystem = "system"
+    ) -> None:
         self._notes = notes
         self._keep = dropped_thinking
+        self._late_system = late_system
 
     def messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
         thoughtful = [i for i, t in enumerate(turns) if t.role == "assistant" and _has_thoughts(t.content)]
@@ -49,7 +58,7 @@ class Translator:
                 found.append(self._assistant(turn.content, place, keeps_thoughts=i not in dropped))
             else:
                 found += self._given(turn.role, turn.content, place)
-        return found
+        return found if self._late_system == "system" else _without_system(found)
 
     def _assistant(
         self, blocks: Sequence[dict[str, Any]], place: str, *, keeps_thoughts: bool
@@ -86,9 +95,34 @@ class Translator:
             if texts:
                 yield {"role": role, "content": "\n".join(texts)}
                 texts = []
-            yield _result(block, at)
+            yield self._result(block, at)
         if texts:
             yield {"role": role, "content": "\n".join(texts)}
+
+    def _result(self, block: dict[str, Any], at: str) -> dict[str, Any]:
+        """Templates have no place for is_error, so the text says it, unless it does already."""
+        content, is_error = block.get("content"), block.get("is_error")
+        if not isinstance(is_error, bool | None):
+            raise InvalidRequest(f"{at}.is_error must be true or false", param=f"{at}.is_error")
+        if content is None:
+            text = ""
+        elif isinstance(content, str):
+            text = content
+        elif isinstance(content, list):
+            text = "\n".join(self._shown(part, f"{at}.content[{i}]") for i, part in enumerate(content))
+        else:
+            raise InvalidRequest(f"{at}.content must be a string or a list of blocks", param=f"{at}.content")
+        if is_error and "error" not in text[:32].lower():
+            text = f"Error: {text}" if text else "Error"
+        return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", at), "content": text}
+
+    def _shown(self, part: Any, at: str) -> str:
+        """A part of a tool's result. What the model cannot see is named, so that it hears of it and can go on."""
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in _UNSEEN:
+            return self.text_of(part, at)
+        self._note(f"{at}: a block {kind!r} is told to the model, not shown: {_REASONS[kind]}")
+        return f"[{kind} left out: {_REASONS[kind]}]"
 
     def _note(self, text: str) -> None:
         if text not in self._notes:
@@ -112,6 +146,18 @@ class Translator:
                 f"{place}.cache_control must be {{'type': 'ephemeral'}}, with a ttl of '5m' or '1h' or without",
                 param=f"{place}.cache_control",
             )
+
+
+def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """System messages as the user's, and the user's turns whole: two in a row are one."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        role = "user" if message["role"] == "system" else message["role"]
+        if role == "user" and found and found[-1]["role"] == "user":
+            found[-1]["content"] += "\n\n" + message["content"]
+        else:
+            found.append({**message, "role": role})
+    return found
 
 
 def _has_thoughts(content: str | Sequence[dict[str, Any]]) -> bool:
@@ -168,22 +214,3 @@ def as_json(value: Any, at: str) -> str:
         return json.dumps(value, ensure_ascii=False)
     except RecursionError:
         raise InvalidRequest(f"{at} is nested too deeply", param=at) from None
-
-
-def _result(block: dict[str, Any], at: str) -> dict[str, Any]:
-    """Templates have no place for is_error, so the text says it, unless it does already."""
-    content, is_error = block.get("content"), block.get("is_error")
-    if not isinstance(is_error, bool | None):
-        raise InvalidRequest(f"{at}.is_error must be true or false", param=f"{at}.is_error")
-    if content is None:
-        text = ""
-    elif isinstance(content, str):
-        text = content
-    elif isinstance(content, list):
-        kinds = _of_kinds(content, f"{at}.content", _SYSTEM)
-        text = "\n".join(_string(part, "text", place) for _, part, place in kinds)
-    else:
-        raise InvalidRequest(f"{at}.content must be a string or a list of blocks", param=f"{at}.content")
-    if is_error and "error" not in text[:32].lower():
-        text = f"Error: {text}" if text else "Error"
-    return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", at), "content": text}

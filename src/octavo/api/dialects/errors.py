@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from octavo.errors import InvalidRequest
+from octavo.errors import ContextOverflow, InvalidRequest
 
 #: What Anthropic calls an error of a status, https://docs.anthropic.com/en/api/errors
 _ANTHROPIC_TYPES = {
@@ -82,6 +82,16 @@ def cohere_error(body: dict[str, Any], *, request_id: str | None = None) -> dict
 def _with_field(error: dict[str, Any]) -> str:
     message, param = str(error["message"]), error["param"]
     return message if param is None or str(param).removesuffix(".type") in message else f"{param}: {message}"
+
+
+@contextmanager
+def prompt_too_long() -> Iterator[None]:
+    """A prompt that does not fit, in Anthropic's words: agents look for them and shorten their conversation."""
+    try:
+        yield
+    except ContextOverflow as error:
+        message = f"prompt is too long: {error.num_prompt} tokens > {error.max_prompt} maximum"
+        raise InvalidRequest(message, fix=error.fix) from None
 
 
 @contextmanager

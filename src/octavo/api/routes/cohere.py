@@ -13,7 +13,7 @@ from octavo.api.dialects.errors import in_terms_of
 from octavo.api.faults import REQUEST_ID
 from octavo.api.router import Router
 from octavo.api.routes import turn
-from octavo.api.routes.common import answer_stream, answer_whole, state_of
+from octavo.api.routes.common import answer_foreign, state_of
 from octavo.api.schema.cohere import CohereBody
 from octavo.api.writers.cohere import FRAMING, CohereFold, CohereOptions, CohereStream
 
@@ -33,14 +33,12 @@ async def chat(request: Request) -> Response:
     warnings += [*done.notes, *notes, *begun.warnings]
     generation = begun.generation
     options = CohereOptions(id=own, usage=lambda: generation.usage, logprobs=body.logprobs)
-    if body.stream:
-        return await answer_stream(
-            request,
-            generation,
-            CohereStream(options),
-            usage=(True, False),
-            interval=state.server.stream_interval,
-            warnings=warnings,
-            framing=FRAMING,
-        )
-    return await answer_whole(request, generation, CohereFold(options), warnings=warnings)
+    return await answer_foreign(
+        request,
+        generation,
+        streams=body.stream,
+        writer=CohereStream(options),
+        fold=CohereFold(options),
+        framing=FRAMING,
+        warnings=warnings,
+    )

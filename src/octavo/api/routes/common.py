@@ -170,6 +170,30 @@ async def answer_stream(
     )
 
 
+async def answer_foreign(
+    request: Request,
+    generation: Generation,
+    *,
+    streams: bool,
+    writer: StreamWriter,
+    fold: Fold,
+    framing: Framing,
+    warnings: list[str],
+) -> Response:
+    """In another API's events, whose last one has the usage, or as their fold."""
+    if not streams:
+        return await answer_whole(request, generation, fold, warnings=warnings)
+    return await answer_stream(
+        request,
+        generation,
+        writer,
+        usage=(True, False),
+        interval=state_of(request).server.stream_interval,
+        warnings=warnings,
+        framing=framing,
+    )
+
+
 async def open_stream(
     request: Request,
     generation: Generation,

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.api.dialects.anthropic import NAMES, REFUSED, to_chat, to_prompt
+from octavo.api.dialects.anthropic import NAMES, REFUSED, Translated, to_chat, to_prompt
+from octavo.api.dialects.blocks import LateSystem
 from octavo.api.dialects.bodies import chat_body, read_foreign
-from octavo.api.dialects.errors import in_terms_of
+from octavo.api.dialects.errors import in_terms_of, prompt_too_long
 from octavo.api.faults import REQUEST_ID
 from octavo.api.router import Router
 from octavo.api.routes import turn
-from octavo.api.routes.common import answer_stream, answer_whole, json_response, or_gone, state_of
+from octavo.api.routes.common import answer_foreign, json_response, or_gone, state_of
+from octavo.api.schema.chat import ChatBody
 from octavo.api.schema.messages import CountBody, MessagesBody
+from octavo.api.template_pool import TemplateFailure
 from octavo.api.writers.messages import FRAMING, MessageFold, MessageOptions, MessageStream
 from octavo.errors import InvalidRequest
 
 router = Router()
+Result = TypeVar("Result")
 
 _VERSION = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 
@@ -31,12 +36,15 @@ async def messages(request: Request) -> Response:
     state = state_of(request)
     _check_version(request)
     body, warnings = await read_foreign(request, MessagesBody, REFUSED)
-    done = to_chat(body, state)
     own = f"msg_{request.scope[REQUEST_ID]}"
-    with in_terms_of(NAMES):
-        chat, notes = chat_body(state, done.chat)
-        begun = await turn.begin(request, chat, client_id=own, arrival=arrival, fits=True)
-    warnings += [*done.notes, *notes, *begun.warnings]
+
+    async def begin(chat: ChatBody) -> turn.ChatTurn:
+        return await turn.begin(request, chat, client_id=own, arrival=arrival, fits=True)
+
+    begun, notes = await _translated(
+        request, body, lambda late_system: to_chat(body, state, late_system=late_system), begin
+    )
+    warnings += [*notes, *begun.warnings]
     generation = begun.generation
     options = MessageOptions(
         id=own,
@@ -45,17 +53,15 @@ async def messages(request: Request) -> Response:
         is_cut=len(begun.prompt.ids) + body.max_tokens > state.max_model_len,
         shows_thoughts=body.thinking is None or body.thinking.display != "omitted",
     )
-    if body.stream:
-        return await answer_stream(
-            request,
-            generation,
-            MessageStream(options),
-            usage=(True, False),
-            interval=state.server.stream_interval,
-            warnings=warnings,
-            framing=FRAMING,
-        )
-    return await answer_whole(request, generation, MessageFold(options), warnings=warnings)
+    return await answer_foreign(
+        request,
+        generation,
+        streams=body.stream,
+        writer=MessageStream(options),
+        fold=MessageFold(options),
+        framing=FRAMING,
+        warnings=warnings,
+    )
 
 
 @router.post("/v1/messages/count_tokens")
@@ -64,19 +70,43 @@ async def count_tokens(request: Request) -> Response:
     state = state_of(request)
     _check_version(request)
     body, warnings = await read_foreign(request, CountBody, REFUSED)
-    done = to_prompt(body, state)
-    if done.chat["messages"][-1]["role"] == "assistant":
-        done.chat["add_generation_prompt"] = False
+
+    def translate(late_system: LateSystem) -> Translated:
+        done = to_prompt(body, state, late_system=late_system)
+        if done.chat["messages"][-1]["role"] == "assistant":
+            done.chat["add_generation_prompt"] = False
+        return done
 
     async def count() -> int:
-        with in_terms_of(NAMES):
-            chat, notes = chat_body(state, done.chat)
-            prompt = await turn.prompt_of(state, chat)
-        warnings.extend([*done.notes, *notes, *prompt.notes])
+        prompt, notes = await _translated(request, body, translate, lambda chat: turn.prompt_of(state, chat))
+        warnings.extend([*notes, *prompt.notes])
         return len(prompt.ids)
 
     shape: dict[str, Any] = {"input_tokens": await or_gone(request, count())}
     return json_response(shape, warnings=warnings)
+
+
+async def _translated(
+    request: Request,
+    body: CountBody,
+    translate: Callable[[LateSystem], Translated],
+    work: Callable[[ChatBody], Awaitable[Result]],
+) -> tuple[Result, list[str]]:
+    """(what `work` makes of the chat, notes). A template that takes no system messages between the turns, as
+    Claude Code sends them, gets them as the user's."""
+
+    async def attempt(late_system: LateSystem) -> tuple[Result, list[str]]:
+        done = translate(late_system)
+        with in_terms_of(NAMES), prompt_too_long():
+            chat, notes = chat_body(state_of(request), done.chat)
+            return await work(chat), [*done.notes, *notes]
+
+    try:
+        return await attempt("system")
+    except TemplateFailure:
+        if not any(message.role == "system" for message in body.messages):
+            raise
+        return await attempt("user")
 
 
 def _check_version(request: Request) -> None:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from octavo.api.beam_generation import generation_of
 from octavo.api.generation import Generation, salt_of
-from octavo.api.output_grammar import Shape, compose
+from octavo.api.output_grammar import Composed, Shape, compose
 from octavo.api.prompt import Prompt
 from octavo.api.routes.common import api_key, priority_note, state_of
 from octavo.api.sampling import build_params, eos_ids
@@ -56,8 +56,8 @@ async def begin(
     prompt = await state.prompts.from_chat(_shown(state, body, wish))
     state.prompts.truncate(prompt, body.truncate_prompt_tokens, side=body.truncation_side)
     thinking = thinking_of(state, body, prompt)
-    params, more = await _constrained(state, body, params, wish, thinking)
-    notes += more
+    params, composed = await _constrained(state, body, params, wish, thinking)
+    notes += composed.notes
     asked, default = _asked_tokens(body), state.defaults.max_new_tokens
     if fits and asked is not None:
         asked, default = None, asked
@@ -71,7 +71,7 @@ async def begin(
         salt=salt_of(api_key(request), body.cache_salt, shared=state.limits.share_prefix_cache),
         priority=body.priority,
         arrival=arrival,
-        new_parser=_parser_of(state, thinking, wish, params),
+        new_parser=_parser_of(state, thinking, wish, params, reads_loose=composed.has_loose),
     )
     return ChatTurn(body, prompt, generation, [*notes, *prompt.notes, *priority_note(state, body)])
 
@@ -113,8 +113,8 @@ def _shown(state: ApiState, body: ChatBody, wish: ToolWish) -> ChatFields:
 
 async def _constrained(
     state: ApiState, body: ChatBody, params: SamplingParams, wish: ToolWish, thinking: Thinking
-) -> tuple[SamplingParams, list[str]]:
-    """(parameters with the one grammar for thinking, calls and answer, notes)."""
+) -> tuple[SamplingParams, Composed]:
+    """(parameters with the one grammar for thinking, calls and answer, what is told of it)."""
     answer = spec_of(body, state.engine)
     budget = body.thinking_token_budget
     if budget is not None and (budget < 0 or (budget >= state.max_model_len and state.parsers.reasoning)):
@@ -128,7 +128,7 @@ async def _constrained(
     )
     composed = compose(shape, state.parsers, state.codec, eos_ids(state.codec, state.defaults, params))
     if composed.spec is None:
-        return await state.grammars.constrain(body, params), composed.notes
+        return await state.grammars.constrain(body, params), composed
     field = "tools" if wish.may_call else "thinking_token_budget"
     for name in ("ignore_eos", "use_beam_search"):
         if getattr(body, name):
@@ -140,19 +140,23 @@ async def _constrained(
     if answer is not None:  # by itself first: an error in it names its own keyword
         await state.grammars.check(answer, param_of(body))
     await state.grammars.check(composed.spec, field if answer is None or wish.may_call else param_of(body))
-    return msgspec.structs.replace(params, structured=composed.spec), composed.notes
+    return msgspec.structs.replace(params, structured=composed.spec), composed
 
 
 def _parser_of(
-    state: ApiState, thinking: Thinking, wish: ToolWish, params: SamplingParams
+    state: ApiState, thinking: Thinking, wish: ToolWish, params: SamplingParams, *, reads_loose: bool
 ) -> Callable[[], OutputParser] | None:
-    """What makes the parser of each choice; None where the text is the answer."""
+    """What makes the parser of each choice; None where the text is the answer.
+
+    `reads_loose`: the grammar, where there is one, lets calls through without their marks.
+    """
     parsers = state.parsers
     ask = Ask(
         tools=wish.schemas if wish.may_call else None,
         starts_in_reasoning=thinking == "open",
         max_calls=None if wish.is_parallel or not wish.may_call else 1,
         follows_grammar=params.structured is not None,
+        reads_loose=reads_loose or params.structured is None,
     )
     if ask.tools is None and parsers.reasoning is None:
         return None
