@@ -3,7 +3,7 @@
     python -m benchmarks.serve_load --base http://127.0.0.1:8000 --model NAME [--cases c1,c2] [--seed 1]
 
 Greedy, `ignore_eos`, a fixed number of tokens out. The client shares the machine with the server, so it
-does as little as it can: plain sockets, a clock reading for each event; JSON is read after the load has ended.
+does as little as it can: a clock reading for each piece that comes; HTTP and JSON are read after the load has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,8 +22,10 @@ from benchmarks.cases import CASES, Case, Sent, case, warm_up
 from benchmarks.figures import Seen, of_case
 
 TIMEOUT_S = 1200.0
-MAX_LINE_BYTES = 1 << 22
+DONE = b"data: [DONE]"
+LAST_BYTES = 64  # in which the end of a stream is looked for, chunked or not
 Clock = Callable[[], float]  # seconds
+Piece = tuple[float, bytes]  # when it came, and what
 
 
 @dataclass(frozen=True)
@@ -60,57 +62,111 @@ class Target:
         return head.encode() + body
 
 
+class Stream(asyncio.Protocol):
+    """Keeps what comes over one connection, and when; looks at nothing but the end of a stream."""
+
+    def __init__(self, request: bytes, clock: Clock) -> None:
+        self._request, self._clock = request, clock
+        self.sent_s = clock()
+        self.pieces: list[tuple[float, bytes]] = []
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append((self._clock(), data))
+        self._tail = (self._tail + data)[-LAST_BYTES:]
+        if DONE in self._tail:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
 async def ask(target: Target, sent: Sent, clock: Clock = time.perf_counter) -> Seen:
-    """Sends one request and follows its stream to the end."""
-    request = target.request(sent)
-    seen = Seen(clock())
-    events: list[tuple[float, bytes]] = []
+    """Sends one request and follows its stream to the end. Reads what came only then."""
+    stream = await follow(target, sent, clock)
+    return read(stream) if isinstance(stream, Stream) else stream
+
+
+async def follow(target: Target, sent: Sent, clock: Clock) -> Seen | Stream:
+    """One request to the end of its stream, unread; what was seen when there was no connection."""
+    loop = asyncio.get_running_loop()
+    stream = Stream(target.request(sent), clock)
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(*target.address(), limit=MAX_LINE_BYTES)
-            try:
-                writer.write(request)
-                status = await reader.readline()
-                head = b""
-                while (line := await reader.readline()).strip():
-                    head += line.lower()
-                if b" 200 " not in status:
-                    answer = await reader.read(300)
-                    seen.error = f"{status.decode('latin-1').strip()}: {answer.decode('utf-8', 'replace')}"
-                    return seen
-                pieces = chunked(reader) if b"transfer-encoding: chunked" in head else plain(reader)
-                async for line in lines(pieces):
-                    if line.startswith(b"data:"):
-                        events.append((clock(), line))
-                        if line[5:].strip() == b"[DONE]":
-                            break
-            finally:
-                writer.close()
-    except (OSError, EOFError, TimeoutError, ValueError) as error:
+            await loop.create_connection(lambda: stream, *target.address())
+            await stream.over
+    except (OSError, TimeoutError) as error:
+        if stream.pieces:
+            stream.close()
+        return Seen(stream.sent_s, error=f"{type(error).__name__}: {error}")
+    return stream
+
+
+def read(stream: Stream) -> Seen:
+    """The head, then the events of a stream; an answer that is none becomes an error."""
+    seen = Seen(stream.sent_s)
+    whole = b"".join(piece for _, piece in stream.pieces)
+    head, _, body = whole.partition(b"\r\n\r\n")
+    status = head.partition(b"\r\n")[0]
+    if b" 200 " not in status:
+        said = body[:300].decode("utf-8", "replace")
+        seen.error = f"{status.decode('latin-1').strip() or 'no answer'}: {said}"
+        return seen
+    try:
+        texts = list(timed(stream.pieces, len(head) + 4))
+        if b"transfer-encoding: chunked" in head.lower():
+            texts = list(chunked(texts))
+        read_events(seen, [event for event in lines(texts) if event[1].startswith(b"data:")])
+    except ValueError as error:
         seen.error = f"{type(error).__name__}: {error}"
-    read_events(seen, events)
     return seen
 
 
-async def chunked(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The pieces of a body in chunked transfer (RFC 9112, section 7.1)."""
-    while size := int((await reader.readline()).partition(b";")[0], 16):
-        yield await reader.readexactly(size)
-        await reader.readline()
+def timed(pieces: Iterable[Piece], skip: int) -> Iterator[Piece]:
+    """The pieces without the first `skip` bytes."""
+    for at_s, piece in pieces:
+        if skip < len(piece):
+            yield at_s, piece[skip:]
+        skip = max(skip - len(piece), 0)
 
 
-async def plain(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while piece := await reader.read(1 << 16):
-        yield piece
+def chunked(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The content of a body in chunked transfer (RFC 9112, section 7.1), each byte with the time it came at."""
+    held, left = b"", 0  # of a size line or the end of a chunk; of the chunk's content and its line end
+    for at_s, piece in pieces:
+        held += piece
+        while held:
+            if left > 2:
+                content, held = held[: left - 2], held[left - 2 :]
+                left -= len(content)
+                yield at_s, content
+            elif left:
+                cut = min(left, len(held))
+                held, left = held[cut:], left - cut
+            else:
+                size, found, rest = held.partition(b"\r\n")
+                if not found:
+                    break
+                held, left = rest, int(size.partition(b";")[0], 16) + 2
 
 
-async def lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Whole lines, wherever the pieces are cut."""
+def lines(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Whole lines, wherever the pieces are cut, each with the time of its last byte."""
     held = b""
-    async for piece in pieces:
+    for at_s, piece in pieces:
         *whole, held = (held + piece).split(b"\n")
         for line in whole:
-            yield line
+            yield at_s, line
 
 
 def read_events(seen: Seen, events: Iterable[tuple[float, bytes]]) -> None:
@@ -144,15 +200,16 @@ async def load(target: Target, work: Case) -> tuple[list[Seen], float]:
         await ask(target, sent)
     free = asyncio.Semaphore(work.at_once)
 
-    async def one(sent: Sent) -> Seen:
+    async def one(sent: Sent) -> Seen | Stream:
         if sent.at_s:
             await asyncio.sleep(sent.at_s)
         async with free:
-            return await ask(target, sent)
+            return await follow(target, sent, time.perf_counter)
 
     start = time.perf_counter()
-    seen = await asyncio.gather(*(one(sent) for sent in work.sent))
-    return list(seen), time.perf_counter() - start
+    found = await asyncio.gather(*(one(sent) for sent in work.sent))
+    wall_s = time.perf_counter() - start
+    return [read(each) if isinstance(each, Stream) else each for each in found], wall_s
 
 
 def run_case(target: Target, name: str, seed: int, label: str) -> dict[str, Any]:

@@ -15,13 +15,14 @@ import json
 import queue
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from octavo.config.plan import CachePlan, EnginePlan, ExecutorPlan, SchedulerPlan
 from octavo.core.engine import Engine
-from octavo.executors.base import StepBatch, StepOutput
+from octavo.executors.base import StepBatch, StepOutput, nothing
 from octavo.wire.codec import encode
 from octavo.wire.layout import KVGroup, KVLayout
 from octavo.wire.messages import EngineRequest, Outputs, StepPlan, StepResult
@@ -127,7 +128,8 @@ def plan_of(running: int) -> EnginePlan:
 class Idle:
     """An executor that computes nothing."""
 
-    def run(self, batch: StepBatch) -> StepOutput:
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
+        on_start()
         samples = len(batch.sample_tokens)
         none = np.zeros((samples, 0), np.float32)
         return StepOutput(

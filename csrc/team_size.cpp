@@ -41,9 +41,11 @@ void TeamSize::decide(double parallelism) {
 void TeamSize::begin_trial(double parallelism) {
     if (size_ == 1) direction_ = 1;
     if (size_ == most_ && direction_ > 0) return;
-    held_ = parallelism;
     const int step = std::max(1, size_ / 4);
-    now_ = std::min(most_, std::max(1, size_ + direction_ * step));
+    const int next = std::min(most_, std::max(1, size_ + direction_ * step));
+    if (next < parallelism * BETTER) return;  // so few threads cannot do more, were they never disturbed
+    held_ = parallelism;
+    now_ = next;
 }
 
 }  // namespace octavo

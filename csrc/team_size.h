@@ -3,7 +3,8 @@
 // Parallelism = seconds of work / seconds of the step: what the threads did, without what they waited. On free cores
 // it is near the number of threads. Where other processes take the cores it falls, for one thread that lost its
 // core holds up the others; then fewer threads may do more. Which is the case is tried out, not predicted: a trial
-// lasts one window, and each that gave nothing doubles the time to the next.
+// lasts one window, and each that gave nothing doubles the time to the next. A size that could not do more even on
+// free cores is not tried: every trial costs work, and an engine whose own HTTP side takes a tenth needs none.
 #pragma once
 #include <cstdint>
 

@@ -190,15 +190,12 @@ class Running:
     def memory_mb(self) -> float:
         """Resident memory of all its processes, shared pages counted once (0 where the system does not say)."""
         total_kb = 0
-        for entry in Path("/proc").glob("[0-9]*"):
+        for pid in _with_descendants(self._process.pid):
             try:
-                if os.getsid(int(entry.name)) == self._process.pid:
-                    text = (entry / "smaps_rollup").read_text()
-                    total_kb += next(
-                        int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")
-                    )
-            except (OSError, StopIteration):
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except OSError:  # it has ended
                 continue
+            total_kb += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
         return round(total_kb / 1024, 1)
 
     def pause(self) -> None:
@@ -219,3 +216,16 @@ class Running:
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def _with_descendants(root: int) -> list[int]:
+    """A process and all below it, also those that made a session of their own. Empty where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found

@@ -132,6 +132,24 @@ def test_one_spike_changes_nothing_and_a_slower_machine_is_believed() -> None:
         assert time.predict_ms(load) == pytest.approx(true_ms(load, 3.0), rel=0.2)
 
 
+def test_how_a_step_grows_with_one_prompt_is_what_is_predicted_of_each_length() -> None:
+    rng = random.Random(5)
+
+    def some_load() -> Load:
+        return Load(*(rng.randint(0, most) for most in (40, 20, 9_000, 500, 900_000)))
+
+    time = StepTime()
+    for _ in range(100):
+        time.learn(some_load(), 5 + 100 * rng.random())
+    for _ in range(200):
+        load, context, n = some_load(), rng.randint(0, 4_000), rng.randint(1, 700)
+        more = n * context + n * (n + 1) // 2
+        whole = Load(load.rows + 1, load.singles, load.seen, load.tokens + n, load.pairs + more)
+        growth = time.growth(load, context)
+        assert growth.likely_ms(n) == pytest.approx(time.predict_ms(whole))
+        assert growth.doubt_ms(n) == pytest.approx(time.doubt_ms(whole), rel=1e-4)
+
+
 def test_what_was_not_measured_is_not_learned() -> None:
     time = StepTime()
     for ms in (0.0, -1.0, float("nan"), float("inf")):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from octavo.executors.base import StepBatch, StepOutput
+from octavo.executors.base import StepBatch, StepOutput, nothing
 
 
 class CountingExecutor:
@@ -15,7 +17,8 @@ class CountingExecutor:
         self.batches: list[StepBatch] = []
         self.fail_with: Exception | None = None
 
-    def run(self, batch: StepBatch) -> StepOutput:
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
+        on_start()
         if self.fail_with is not None:
             raise self.fail_with
         self.batches.append(batch)

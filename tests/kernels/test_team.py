@@ -38,11 +38,16 @@ def test_fewer_threads_where_they_do_more_and_all_again_when_the_cores_are_free(
 
 def test_a_trial_that_gains_nothing_is_undone_and_repeated_less_and_less_often() -> None:
     size = native.TeamSize(2)
-    used = run_for(size, 60_000, {2: 1.2, 1: 0.9})
+    used = run_for(size, 60_000, {2: 0.88, 1: 0.9})
     assert size.changes == 0 and used.count(1) > 0
     first, last = used[: len(used) // 4], used[-len(used) // 4 :]
     assert last.count(1) < first.count(1)
     assert used.count(2) > 0.95 * len(used)
+
+
+def test_a_size_that_could_not_do_more_on_free_cores_is_not_tried() -> None:
+    size = native.TeamSize(2)
+    assert set(run_for(size, 60_000, {2: 1.2, 1: 0.9})) == {2}
 
 
 def test_large_teams_move_in_larger_steps() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import select
+import threading
+from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 from tests.fakes.counting_executor import CountingExecutor
 
 from octavo.config.plan import CachePlan, EnginePlan, ExecutorPlan, SchedulerPlan
 from octavo.errors import KernelFault
+from octavo.executors.base import StepBatch, StepOutput, nothing
 from octavo.wire.layout import KVGroup, KVLayout
-from octavo.wire.messages import SlotAdd, StepPlan
+from octavo.wire.messages import SlotAdd, StepPlan, StepResult
 from octavo.wire.sampling import SamplingParams
 from octavo.worker.sampling import SamplingSlots, set_bits
 from octavo.worker.slots import Slots
@@ -202,6 +206,63 @@ def test_results_come_in_order_and_wake_the_poller() -> None:
         assert worker.collect(0) is None
     finally:
         worker.close()
+
+
+class Watched(CountingExecutor):
+    """Computes once `go` is set; keeps what the engine can see before and after it has begun. `both`: two steps."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCAB)
+        self.go, self.both = threading.Event(), threading.Event()
+        self.look: Callable[[], StepResult | None] = lambda: None
+        self.seen: list[tuple[int | None, int | None]] = []
+
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
+        assert self.go.wait(10)
+        before = self.look()
+        on_start()
+        after = self.look()
+        self.seen.append((before.step if before else None, after.step if after else None))
+        if len(self.seen) == 2:
+            self.both.set()
+        return super().run(batch)
+
+
+def test_a_result_is_handed_over_when_the_next_step_has_begun_or_at_once_if_there_is_none() -> None:
+    executor = Watched()
+    worker = Worker(executor, plan_of_engine(), LAYOUT)  # type: ignore[arg-type]
+    executor.look = lambda: worker.collect(0)
+    try:
+        worker.submit(StepPlan(step=1, added=[add(0, [1, 2])], slots=[0], counts=[2], samples=[True]))
+        worker.submit(StepPlan(step=2, slots=[0], counts=[1], samples=[True]))
+        executor.go.set()
+        assert executor.both.wait(10)
+        last = worker.collect(10)
+        assert last is not None and last.step == 2
+        assert executor.seen == [(None, None), (None, 1)]
+    finally:
+        worker.close()
+
+
+def test_scalars_of_the_same_rows_are_gathered_once_and_anew_when_a_slot_has_another_request() -> None:
+    run = runner()
+    first = StepPlan(
+        step=1,
+        added=[add(1, [8], min_tokens=1), add(2, [9])],
+        slots=[1, 2],
+        counts=[1, 1],
+        samples=[True] * 2,
+    )
+    run.execute(first)
+    run.execute(StepPlan(step=2, slots=[1, 2], counts=[1, 1], samples=[True] * 2))
+    run.execute(StepPlan(step=3, slots=[2, 1], counts=[1, 1], samples=[True] * 2))
+    warm = msgspec.structs.replace(add(1, [7]), params=SamplingParams(temperature=0.5, top_k=3))
+    run.execute(StepPlan(step=4, removed=[1], added=[warm], slots=[2, 1], counts=[1, 1], samples=[True] * 2))
+    batches = [batch.sampling for batch in run.executor.batches]  # type: ignore[attr-defined]
+    assert batches[0].version == batches[1].version
+    assert len({batch.version for batch in batches}) == 3
+    assert batches[2].top_k.tolist() == [0, 0] and batches[3].top_k.tolist() == [0, 3]
+    assert [batch.position.tolist() for batch in batches[:2]] == [[1, 1], [2, 2]]
 
 
 def test_a_fault_comes_back_as_a_result_and_ends_the_worker() -> None:

@@ -7,6 +7,7 @@ from it. Does not know who is scheduled, nor what a token is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 
 from octavo.core.protocols import Load, StepView
@@ -37,6 +38,22 @@ CHANCE_START, CHANCE_MOST = 1.1, 2.0  # factor on the predicted time that covers
 CHANCE_STEP = 0.06  # how fast it follows what is seen
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How the time of a step grows with the tokens of one row more: polynomials, lowest power first."""
+
+    likely: tuple[float, float, float]  # ms
+    variance: tuple[float, float, float, float, float]  # of what the costs are not known to
+
+    def likely_ms(self, n: int) -> float:
+        a, b, c = self.likely
+        return a + n * (b + n * c)
+
+    def doubt_ms(self, n: int) -> float:
+        a, b, c, d, e = self.variance
+        return sqrt(max(a + n * (b + n * (c + n * (d + n * e))), 0.0))
+
+
 class StepTime:
     """A Kalman filter over the five costs: what was not seen lately keeps its value, and is trusted less."""
 
@@ -58,6 +75,26 @@ class StepTime:
         """A deviation of the prediction, of what the costs are not known to."""
         features = _features(load)
         return sqrt(max(_dot([_dot(row, features) for row in self._cov], features), 0.0))
+
+    def growth(self, load: Load, context: int) -> Growth:
+        """Of a step of `load` and a row of n prompt tokens behind `context`, for any n."""
+        # Features: those of `load` and a row more, plus n * token and (n * pair + n * n * half): so the time is of
+        # degree 2 in n, and its variance of degree 4.
+        base = _features(Load(load.rows + 1, load.singles, load.seen, load.tokens, load.pairs))
+        token, pair, half = START_MS[2], (context + 0.5) * START_MS[3], 0.5 * START_MS[3]
+        factors, cov = self._factors, self._cov
+        spread = [_dot(row, base) for row in cov]
+        c22, c23, c33 = cov[2][2], cov[2][3], cov[3][3]
+        return Growth(
+            (_dot(factors, base), factors[2] * token + factors[3] * pair, factors[3] * half),
+            (
+                _dot(spread, base),
+                2 * (spread[2] * token + spread[3] * pair),
+                c22 * token * token + 2 * c23 * token * pair + c33 * pair * pair + 2 * spread[3] * half,
+                2 * half * (c23 * token + c33 * pair),
+                c33 * half * half,
+            ),
+        )
 
     def learn(self, load: Load, elapsed_ms: float) -> None:
         if not (isfinite(elapsed_ms) and elapsed_ms > 0):
@@ -178,24 +215,27 @@ class Pace:
         most = self._likely_room(view, bound_ms)
         if most <= least:
             return least
-        if self._surely_ms(view, most) <= bound_ms:
+        growth = self.time.growth(view.load, view.context)
+        if self._surely_ms(view, growth, most) <= bound_ms:
             return most
         least = max(least, 0)
         for _ in range(HALVINGS):  # the more tokens, the more doubt
             middle = (least + most) // 2
-            if self._surely_ms(view, middle) <= bound_ms:
+            if self._surely_ms(view, growth, middle) <= bound_ms:
                 least = middle
             else:
                 most = middle
         return max(least, self.floor - load.tokens)
 
-    def _surely_ms(self, view: StepView, count: int) -> float:
+    def _surely_ms(self, view: StepView, growth: Growth, count: int) -> float:
         """Of the step with `count` tokens more."""
+        likely_ms = growth.likely_ms(count)
+        doubtful_ms = likely_ms + DEVIATIONS * growth.doubt_ms(count)
+        if doubtful_ms <= self.bound_ms / self.chance.factor:
+            return doubtful_ms  # what follows could only make it less
         load = view.load
         pairs = count * view.context + count * (count + 1) // 2
         load = Load(load.rows + 1, load.singles, load.seen, load.tokens + count, load.pairs + pairs)
-        likely_ms = self.time.predict_ms(load)
-        doubtful_ms = likely_ms + DEVIATIONS * self.time.doubt_ms(load)
         return max(likely_ms, min(doubtful_ms, self._by_growth_ms(load)))
 
     def _by_growth_ms(self, load: Load) -> float:
@@ -223,7 +263,7 @@ class Pace:
 
 def _features(load: Load) -> tuple[float, ...]:
     counts = (1, load.rows, load.tokens, load.pairs, load.seen)
-    return tuple(count * start for count, start in zip(counts, START_MS, strict=True))
+    return tuple([count * start for count, start in zip(counts, START_MS, strict=True)])
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:

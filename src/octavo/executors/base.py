@@ -6,6 +6,7 @@ Arrays are numpy, owned by the caller unless said otherwise. T = tokens of the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -58,6 +59,7 @@ class SamplingBatch:
     reports_logits: bool = False  # logits wherever logprobs are given, of scored tokens too
     chosen_start: I32 = field(default_factory=_no_ids)  # [S + 1] slices of chosen_ids, if there are any
     chosen_ids: I32 = field(default_factory=_no_ids)  # tokens that rows want logprobs of, drawn or not
+    version: int = 0  # equal versions other than 0: equal ROW_SCALARS
 
     @classmethod
     def greedy(cls, rows: int, vocab_size: int = 0) -> SamplingBatch:
@@ -83,6 +85,20 @@ class SamplingBatch:
             masks=np.zeros((0, words), np.uint32),
             num_logprobs=np.full(rows, -1, np.int32),
         )
+
+
+#: Fields of SamplingBatch [S] that stay as they are while the same rows draw.
+ROW_SCALARS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "repetition",
+    "presence",
+    "frequency",
+    "num_logprobs",
+)
 
 
 @dataclass(slots=True)
@@ -128,6 +144,10 @@ class ExecutorOptions:
     pack_cache: PackCachePlan = field(default_factory=PackCachePlan)  # native
 
 
+def nothing() -> None:
+    pass
+
+
 class Executor(Protocol):
     """Life: bind -> allocate_kv -> run*. Raises KernelFault from `run`, WeightError from `bind`."""
 
@@ -135,7 +155,9 @@ class Executor(Protocol):
 
     def allocate_kv(self, num_blocks: int) -> None: ...
 
-    def run(self, batch: StepBatch) -> StepOutput: ...
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
+        """`on_start` is called once, when the batch has been read and only computing is left."""
+        ...
 
     def logits(self, batch: StepBatch) -> F32:
         """Raw logits `[S, vocab]` of the sampling rows, without drawing: for tests and scoring tools."""

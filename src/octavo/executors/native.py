@@ -8,15 +8,15 @@ read from the file's map itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo import env
 from octavo.errors import CapacityError, WeightError
-from octavo.executors.base import F32, ExecutorOptions, SamplingBatch, StepBatch, StepOutput
+from octavo.executors.base import F32, ROW_SCALARS, ExecutorOptions, StepBatch, StepOutput, nothing
 from octavo.executors.native_ops import RECORDERS, Recorder
 from octavo.kernels import native
 from octavo.program.passes.plan_memory import row_bytes
@@ -27,8 +27,8 @@ from octavo.weights.source import ModelSource, RawTensor
 
 # Arrays of SamplingBatch whose size varies from step to step: handed over by reference.
 _VARIABLE = ("counts", "seen", "bias_ids", "bias_values", "masks", "chosen_ids")
-_OTHER = ("bias_start", "chosen_start", "processed_logprobs", "reports_logits")
-_PER_ROW = tuple(f.name for f in fields(SamplingBatch) if f.name not in (*_VARIABLE, *_OTHER))
+# What changes from step to step for the same rows.
+_PER_ROW = ("position", "penalty_row", "mask_row")
 ARENA_SLACK_BYTES = 4096
 
 
@@ -68,6 +68,8 @@ class NativeExecutor:
         self._cache.keep(self._made)
         self._packed = None
         self._made = {}
+        self._version = 0  # of the sampling scalars in the metadata block
+        self._handed: set[str] = set()  # arrays that the core has by reference
         self._io = {name: self.core.io(name) for name in self.core.io_names()}
 
     # ---- memory ---------------------------------------------------------------------------------
@@ -157,13 +159,14 @@ class NativeExecutor:
             ) from error
         self._num_blocks = num_blocks
 
-    def run(self, batch: StepBatch) -> StepOutput:
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
         tokens, rows, samples, scored = self._write(batch)
         wanted = max(int(batch.sampling.num_logprobs.max(initial=0)), 0)
         tops = self._tops(samples, wanted, "")
         score_tops = self._tops(scored, batch.score_top, "score_")
         chosen = np.zeros(len(batch.sampling.chosen_ids), np.float32)
-        self.core.set_array("chosen_logprobs", chosen if len(chosen) else None)
+        self._hand("chosen_logprobs", chosen)
+        on_start()
         self.core.run(tokens, rows, samples, scored)
         io = self._io
         return StepOutput(
@@ -190,9 +193,18 @@ class NativeExecutor:
     def _tops(self, rows: int, width: int, prefix: str) -> tuple[npt.NDArray[np.int32], F32]:
         """Result arrays [rows, width] for the best tokens, told to the core."""
         ids, logprobs = np.full((rows, width), -1, np.int32), np.zeros((rows, width), np.float32)
-        self.core.set_array(prefix + "top_ids", ids if width else None)
-        self.core.set_array(prefix + "top_logprobs", logprobs if width else None)
+        self._hand(prefix + "top_ids", ids)
+        self._hand(prefix + "top_logprobs", logprobs)
         return ids, logprobs
+
+    def _hand(self, name: str, array: npt.NDArray[Any]) -> None:
+        """An array that the core reads or writes by reference. One without elements: none."""
+        if array.size:
+            self.core.set_array(name, array)
+            self._handed.add(name)
+        elif name in self._handed:
+            self.core.set_array(name, None)
+            self._handed.remove(name)
 
     def _write(self, batch: StepBatch) -> tuple[int, int, int, int]:
         """The batch into the metadata block; returns (T, R, S, P)."""
@@ -208,14 +220,17 @@ class NativeExecutor:
         io["sample_tokens"][samples : samples + scored] = batch.score_tokens
         io["score_targets"][:scored] = batch.score_targets
         s = batch.sampling
+        if not s.version or s.version != self._version:
+            for name in ROW_SCALARS:
+                io[name][:samples] = getattr(s, name)
+            self._version = s.version
         for name in _PER_ROW:
             io[name][:samples] = getattr(s, name)
         io["bias_start"][: samples + 1] = s.bias_start
         if len(s.chosen_ids):
             io["chosen_start"][: samples + 1] = s.chosen_start
         for name in _VARIABLE:
-            array = getattr(s, name)
-            self.core.set_array(name, array if array.size else None)
+            self._hand(name, getattr(s, name))
         self.core.processed_logprobs = s.processed_logprobs
         self.core.reports_logits = s.reports_logits
         return tokens, rows, samples, scored

@@ -7,17 +7,29 @@ earlier request in the slot cannot reach a later one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from octavo.executors.base import SamplingBatch
+from octavo.executors.base import ROW_SCALARS, SamplingBatch
 from octavo.wire.messages import SlotAdd
 from octavo.wire.sampling import SamplingParams
 from octavo.worker.slots import Slots
 
 I32 = npt.NDArray[np.int32]
 _NEG_INF = float("-inf")
+_versions = count(1)  # of row scalars, whichever slots they are of
 _NO_IDS: I32 = np.zeros(0, np.int32)
+
+
+@dataclass(slots=True)
+class _Scalars:
+    rows: bytes  # the slots that they are of
+    version: int
+    arrays: dict[str, npt.NDArray[Any]]
 
 
 class RowPool:
@@ -75,9 +87,11 @@ class SamplingSlots:
         self._bad_words: dict[int, list[list[int]]] = {}
         self.complete: set[int] = set()  # slots whose grammar allows nothing but the end
         self._chosen: dict[int, I32] = {}  # slot -> logprob_token_ids
+        self._kept: _Scalars | None = None  # of the last step's rows
 
     def add(self, add: SlotAdd) -> None:
         slot, p = add.slot, add.params
+        self._kept = None
         greedy = p.is_greedy
         self.temperature[slot] = 0.0 if greedy else max(p.temperature, 0.01)
         self.top_k[slot] = 0 if greedy else min(max(p.top_k, 0), self.vocab_size)
@@ -146,18 +160,12 @@ class SamplingSlots:
 
     def gather(self, slots: I32, positions: npt.NDArray[np.int64], state: Slots) -> SamplingBatch:
         """The sampler's arrays for `slots` `[S]`, drawing the tokens at `positions` `[S]`."""
+        kept = self._scalars(slots)
         start, ids, values = self._biases(slots, state)
         chosen_start, chosen_ids = self._chosen_of(slots)
         return SamplingBatch(
-            temperature=self.temperature[slots],
-            top_k=self.top_k[slots],
-            top_p=self.top_p[slots],
-            min_p=self.min_p[slots],
-            seed=self.seed[slots],
+            **kept.arrays,
             position=positions,
-            repetition=self.repetition[slots],
-            presence=self.presence[slots],
-            frequency=self.frequency[slots],
             penalty_row=self.penalty_row[slots],
             counts=self.counts.array,
             seen=self.seen.array,
@@ -166,12 +174,21 @@ class SamplingSlots:
             bias_values=values,
             mask_row=self.mask_row[slots],
             masks=self.masks.array,
-            num_logprobs=self.num_logprobs[slots],
             processed_logprobs=self.processed_logprobs,
             reports_logits=self.reports_logits,
             chosen_start=chosen_start,
             chosen_ids=chosen_ids,
+            version=kept.version,
         )
+
+    def _scalars(self, slots: I32) -> _Scalars:
+        """What only `add` changes, of the rows of `slots`: as in the step before where they are the same."""
+        rows = slots.tobytes()
+        kept = self._kept
+        if kept is None or kept.rows != rows:
+            arrays = {name: getattr(self, name)[slots] for name in ROW_SCALARS}
+            kept = self._kept = _Scalars(rows, next(_versions), arrays)
+        return kept
 
     def _chosen_of(self, slots: I32) -> tuple[I32, I32]:
         """Slices per row, and the ids that rows want logprobs of."""

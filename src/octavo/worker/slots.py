@@ -34,6 +34,7 @@ class Slots:
         self.tables: I32 = np.zeros((groups, max_slots, blocks), np.int32)
         self.num_blocks: I32 = np.zeros((groups, max_slots), np.int32)
         self.params: list[SamplingParams | None] = [None] * max_slots
+        self.scored: set[int] = set()  # slots whose prompt tokens are scored
 
     def add(self, add: SlotAdd) -> None:
         slot, known = add.slot, len(add.token_ids)
@@ -45,6 +46,8 @@ class Slots:
         for group, ids in enumerate(add.blocks):
             self.extend(slot, group, ids)
         self.params[slot] = add.params
+        if add.params.prompt_logprobs is not None:
+            self.scored.add(slot)
 
     def extend(self, slot: int, group: int, ids: list[int]) -> None:
         start = int(self.num_blocks[group, slot])
@@ -53,6 +56,7 @@ class Slots:
 
     def remove(self, slot: int) -> None:
         self.params[slot] = None
+        self.scored.discard(slot)
 
     def append(self, slot: int, token: int) -> None:
         """A token was drawn for the slot."""

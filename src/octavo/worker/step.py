@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from octavo.executors.base import F32, Executor, SamplingBatch, StepBatch, StepOutput
+from octavo.executors.base import F32, Executor, SamplingBatch, StepBatch, StepOutput, nothing
 from octavo.grammar.store import GrammarStore
 from octavo.wire.messages import SlotAdd, StepPlan, StepResult, TokenLogprobs
 from octavo.wire.sampling import SamplingParams
@@ -24,6 +25,7 @@ from octavo.worker.slots import Slots
 log = logging.getLogger(__name__)
 
 I32 = npt.NDArray[np.int32]
+_NO_IDS: I32 = np.zeros(0, np.int32)
 
 
 class StepRunner:
@@ -42,7 +44,8 @@ class StepRunner:
         self.grammars = GrammarSlots(store, sampling)
         self._broken: set[int] = set()  # slots whose parameters cannot act: they draw -1
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def execute(self, plan: StepPlan, on_start: Callable[[], None] = nothing) -> StepResult:
+        """`on_start`: see `Executor.run`; not called for a plan without rows."""
         started = time.perf_counter()
         self._apply(plan)
         if not plan.slots:
@@ -51,7 +54,7 @@ class StepRunner:
         counts = np.asarray(plan.counts, np.int32)  # [R]
         samples = np.flatnonzero(plan.samples)  # [S] rows that draw
         batch, scored = self._gather(rows, counts, samples)
-        output = self.executor.run(batch)
+        output = self.executor.run(batch, on_start)
         self.slots.computed[rows] += counts
         result = StepResult(step=plan.step, token_ids=[[] for _ in plan.slots])
         self._scatter(rows, samples, batch.sampling, output, result)
@@ -86,16 +89,12 @@ class StepRunner:
         self, rows: I32, counts: I32, samples: npt.NDArray[np.int64]
     ) -> tuple[StepBatch, list[_Scored]]:
         s = self.slots
-        starts = np.zeros(len(rows) + 1, np.int32)
-        np.cumsum(counts, out=starts[1:])
         context = s.computed[rows]
-        # position of token t of row r = context[r] + (t - starts[r])
-        positions = np.arange(starts[-1], dtype=np.int32) + np.repeat(context - starts[:-1], counts)
-        token_ids = s.tokens[np.repeat(rows, counts), positions]
+        starts, positions, token_ids = self._tokens(rows, counts, context)
         width = int(s.num_blocks[:, rows].max())
         scored = self._to_score(rows, counts, starts, context)
-        score_tokens = np.concatenate([x.tokens for x in scored]) if scored else np.zeros(0, np.int32)
-        score_targets = np.concatenate([x.targets for x in scored]) if scored else np.zeros(0, np.int32)
+        score_tokens = np.concatenate([x.tokens for x in scored]) if scored else _NO_IDS
+        score_targets = np.concatenate([x.targets for x in scored]) if scored else _NO_IDS
         drawing = rows[samples]
         self.grammars.fill(drawing, s)
         batch = StepBatch(
@@ -112,9 +111,22 @@ class StepRunner:
         )
         return batch, scored
 
+    def _tokens(self, rows: I32, counts: I32, context: I32) -> tuple[I32, I32, I32]:
+        """Row starts `[R + 1]`, positions and ids `[T]` of the tokens that the step computes."""
+        s = self.slots
+        starts = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(counts, out=starts[1:])
+        if starts[-1] == len(rows):  # a token a row
+            return starts, context, s.tokens[rows, context]
+        # position of token t of row r = context[r] + (t - starts[r])
+        positions = np.arange(starts[-1], dtype=np.int32) + np.repeat(context - starts[:-1], counts)
+        return starts, positions, s.tokens[np.repeat(rows, counts), positions]
+
     def _to_score(self, rows: I32, counts: I32, starts: I32, context: I32) -> list[_Scored]:
         """Rows whose request wants prompt_logprobs: token p of the prompt scores token p + 1."""
-        scored = []
+        scored: list[_Scored] = []
+        if not self.slots.scored:
+            return scored
         for i, slot in enumerate(rows.tolist()):
             params = self.slots.params[slot]
             if params is None or params.prompt_logprobs is None:

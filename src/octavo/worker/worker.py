@@ -1,8 +1,10 @@
 """The worker of a single-rank engine: a thread that executes plans in order, beside the scheduler.
 
 Owns the thread and the wake-up descriptor; the executor releases the GIL while it computes, so the
-engine plans the next step meanwhile. A failing step never raises into the engine: it comes back as
-`StepResult.fault`, and every later plan is refused in the same words.
+engine plans the next step meanwhile. A result is handed over when the next step has begun to compute, if
+one waits: else the engine would wake up and hold the GIL just when this thread needs it. A failing step
+never raises into the engine: it comes back as `StepResult.fault`, and every later plan is refused in the
+same words.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class Worker:
         os.set_blocking(self._wake, False)
         self._plans: queue.SimpleQueue[StepPlan | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
+        self._held: StepResult | None = None  # of the last step, until the next one computes
         self._fault: str | None = None
         self._thread = threading.Thread(target=self._work, name="octavo-worker", daemon=True)
         self._thread.start()
@@ -89,12 +92,21 @@ class Worker:
                 result = self._execute(plan)
             else:
                 result = StepResult(step=plan.step, fault=self._fault)
+            self._hand_over()
+            self._held = result
+            if self._plans.empty():
+                self._hand_over()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        result, self._held = self._held, None
+        if result is not None:
             self._results.put(result)
             self._signal()
 
     def _execute(self, plan: StepPlan) -> StepResult:
         try:
-            return self.runner.execute(plan)
+            return self.runner.execute(plan, self._hand_over)
         except OctavoError as error:
             self._fault = str(error)
         except Exception as error:  # whatever it was, the engine must hear of it: nothing is lost silently

@@ -6,12 +6,14 @@ sampler is numpy: what it gives is the reference that the native executor is hel
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from octavo.errors import CapacityError, ConfigError, KernelFault
-from octavo.executors.base import F32, ExecutorOptions, StepBatch, StepOutput
+from octavo.executors.base import F32, ExecutorOptions, StepBatch, StepOutput, nothing
 from octavo.executors.torch_executor.frame import Frame, KVCache
 from octavo.executors.torch_executor.ops import run_op
 from octavo.executors.torch_executor.sampler import finish_step
@@ -51,7 +53,8 @@ class TorchExecutor:
     def allocate_kv(self, num_blocks: int) -> None:
         self._cache = KVCache(self._bound().kv, num_blocks, self.dtype, self.device)
 
-    def run(self, batch: StepBatch) -> StepOutput:
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
+        on_start()
         logits = self._forward(batch, "logits")
         return finish_step(logits, batch)
 
