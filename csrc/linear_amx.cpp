@@ -1,5 +1,5 @@
-// y = W x for bf16 weights, and for many rows of w8 and w4, on the tile unit of Intel's CPUs (AMX); everything else is
-// as in avx512_bf16. Compiled once, as set avx512_amx.
+// y = W x for weights of bf16, w8 and w4 on the tile unit of Intel's CPUs (AMX), all as products of bf16; everything else
+// is as in avx512_bf16. Compiled once, as set avx512_amx.
 //
 // A tile product computes each element from its own row, its own column and the sum it starts from, always in the
 // same order of k; storing and loading sums is exact. So an element's value depends neither on the height of a tile,
@@ -37,16 +37,6 @@ class Tiles {
         asm volatile("" : : "r"(&c) : "memory");  // the intrinsic does not say that it reads all of it
         _tile_loadconfig(&c);
     }
-    // For int8: 16 rows of sums (0..3) and of operand (4, 5), a group deep; weights as before.
-    Tiles() {
-        TileConfig c;
-        for (int t = 0; t < 8; t++) {
-            c.rows[t] = uint8_t(t < 6 ? 16 : GROUP / 4);
-            c.row_bytes[t] = t == 4 || t == 5 ? GROUP : 64;
-        }
-        asm volatile("" : : "r"(&c) : "memory");
-        _tile_loadconfig(&c);
-    }
     ~Tiles() { _tile_release(); }
     Tiles(const Tiles&) = delete;
     Tiles& operator=(const Tiles&) = delete;
@@ -64,12 +54,182 @@ struct Cut {
     int64_t again(int64_t t) const { return t * height - start(t); }
 };
 
-constexpr int64_t TALL = 32;         // rows of a tile
+constexpr int64_t TALL = 32;                           // rows of a tile
+constexpr int64_t OPEN_BYTES = group_bytes(FMT_BF16);  // of a group as tiles want it
+constexpr int64_t SUMS = TALL * BLOCK_COLS;
 constexpr int64_t MAX_PANEL = 512;
 constexpr int64_t SUMS_BYTES = (MAX_PANEL + TALL) * BLOCK_COLS * 4;
-constexpr int64_t GROUP_BYTES = group_bytes(FMT_BF16);
-constexpr int64_t CHUNK = 8;         // groups whose weights (16 KB) stay in the first-level cache for all rows
-constexpr int64_t FAR_AHEAD = 8192;  // bytes that a streaming block is fetched ahead
+constexpr int64_t CHUNK = 8;                           // groups whose weights (16 KB) stay in the first-level cache for all rows
+constexpr int64_t FAR_AHEAD = 8192;                    // bytes that a streaming block is fetched ahead
+
+constexpr int lines_of(int64_t bytes) { return int((bytes + 63) / 64); }
+
+// ---------------------------------------------------------------------------------------------------
+// Opening: a group of w8 or w4 becomes bf16 [k / 2][col][2], each weight rounded to nearest even.
+//
+// A byte is put by a permutation into the mantissa of a float, beside the exponent for which the weight's unit is 1:
+// the float is that power of two plus the weight, and one multiply-add scales it and takes the power away. Vectors hold
+// 8 columns x 2 of k, as the conversion of two of them to bf16 leaves them in the order of a tile.
+
+// Bytes 4c + first and the one after it, of columns c = 8 half .. 8 half + 7, each in bytes 1 and 2 of its lane.
+struct alignas(64) Spread {
+    uint8_t at[2][2][64];  // [bytes 0 and 1, or 2 and 3][half]
+    constexpr Spread() : at() {
+        for (int pair = 0; pair < 2; pair++)
+            for (int half = 0; half < 2; half++)
+                for (int i = 0; i < 64; i++)
+                    at[pair][half][i] = uint8_t(4 * (8 * half + i / 8) + 2 * pair + i / 4 % 2);
+    }
+};
+constexpr Spread SPREAD;
+
+// Factors of 16 columns, each twice: for the first 8 and for the last 8.
+struct Twice {
+    __m512 a, b;
+};
+OCTAVO_INLINE Twice load_twice(const char* f16) {
+    const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512 v = load_f16(reinterpret_cast<const uint16_t*>(f16)).v;
+    return {_mm512_permutexvar_ps(low, v), _mm512_permutexvar_ps(_mm512_add_epi32(low, _mm512_set1_epi32(8)), v)};
+}
+
+OCTAVO_INLINE void put_pair(char* out, __m512i a, __m512i b, Twice scale, Twice shift) {
+    const __m512 first = _mm512_fmadd_ps(_mm512_castsi512_ps(a), scale.a, shift.a);
+    const __m512 second = _mm512_fmadd_ps(_mm512_castsi512_ps(b), scale.b, shift.b);
+    _mm512_store_si512(out, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+
+OCTAVO_INLINE __m512i spread(__m512i raw, int pair, int half) {
+    return _mm512_permutexvar_epi8(_mm512_load_si512(SPREAD.at[pair][half]), raw);
+}
+
+// The low nibble is taken from bits 16 to 19 (unit 1 beside 2^7), the high one from 12 to 15 (beside 2^11).
+OCTAVO_INLINE void open_w4(const char* record, char* out) {
+    const __m512i low = _mm512_set1_epi32(0xf0000), high = _mm512_set1_epi32(0xf000);
+    const __m512i low_one = _mm512_set1_epi32(0x43000000), high_one = _mm512_set1_epi32(0x45000000);
+    constexpr int SELECT = 0xea;  // (x & mask) | one
+    for (int h = 0; h < 2; h++, record += 32, out += 64) {
+        const Twice scale = load_twice(record), minimum = load_twice(record + 64);
+        const __m512 two7 = _mm512_set1_ps(-128.0f), two11 = _mm512_set1_ps(-2048.0f);
+        const Twice low_shift = {_mm512_fmadd_ps(scale.a, two7, minimum.a), _mm512_fmadd_ps(scale.b, two7, minimum.b)};
+        const Twice high_shift = {_mm512_fmadd_ps(scale.a, two11, minimum.a), _mm512_fmadd_ps(scale.b, two11, minimum.b)};
+        const char* bytes = record + 128 + 32 * h;
+        _Pragma("GCC unroll 4") for (int quads = 0; quads < GROUP / 8; quads++) {
+            const __m512i raw = _mm512_loadu_si512(bytes + quads * 128);
+            _Pragma("GCC unroll 2") for (int pair = 0; pair < 2; pair++) {
+                const __m512i a = spread(raw, pair, 0), b = spread(raw, pair, 1);
+                char* to = out + (4 * quads + pair) * 128;
+                put_pair(to, _mm512_ternarylogic_epi32(a, low, low_one, SELECT),
+                         _mm512_ternarylogic_epi32(b, low, low_one, SELECT), scale, low_shift);
+                put_pair(to + 256, _mm512_ternarylogic_epi32(a, high, high_one, SELECT),
+                         _mm512_ternarylogic_epi32(b, high, high_one, SELECT), scale, high_shift);
+            }
+        }
+    }
+}
+
+// A byte in bits 8 to 15 has unit 1 beside 2^15.
+OCTAVO_INLINE void open_w8(const char* record, char* out) {
+    const __m512i one = _mm512_set1_epi32(0x47000000);
+    constexpr __mmask64 BYTE_1 = 0x2222222222222222;
+    for (int h = 0; h < 2; h++, record += 32, out += 64) {
+        const Twice scale = load_twice(record);
+        const __m512 offset = _mm512_set1_ps(-32896.0f);  // 2^15 and the bytes' own 128
+        const Twice shift = {_mm512_mul_ps(scale.a, offset), _mm512_mul_ps(scale.b, offset)};
+        const char* bytes = record + 64 + 32 * h;
+        _Pragma("GCC unroll 4") for (int quad = 0; quad < GROUP / 4; quad++) {
+            const __m512i raw = _mm512_loadu_si512(bytes + quad * 128);
+            _Pragma("GCC unroll 2") for (int pair = 0; pair < 2; pair++) {
+                const __m512i a = _mm512_mask_permutexvar_epi8(one, BYTE_1, _mm512_load_si512(SPREAD.at[pair][0]), raw);
+                const __m512i b = _mm512_mask_permutexvar_epi8(one, BYTE_1, _mm512_load_si512(SPREAD.at[pair][1]), raw);
+                put_pair(out + (2 * quad + pair) * 128, a, b, scale, shift);
+            }
+        }
+    }
+}
+
+template <Format F>
+OCTAVO_INLINE void open(const char* record, char* out) {
+    if constexpr (F == FMT_W4) open_w4(record, out);
+    if constexpr (F == FMT_W8) open_w8(record, out);
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Products
+
+template <bool TWO>
+OCTAVO_INLINE void zero_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (TWO) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+OCTAVO_INLINE void load_sums(const float* sums, int64_t first_rows) {
+    const float* second = sums + first_rows * BLOCK_COLS;
+    _tile_loadd(0, sums, BLOCK_COLS * 4);
+    _tile_loadd(1, sums + 16, BLOCK_COLS * 4);
+    _tile_loadd(2, second, BLOCK_COLS * 4);
+    _tile_loadd(3, second + 16, BLOCK_COLS * 4);
+}
+
+template <bool TWO>
+OCTAVO_INLINE void store_sums(float* sums, int64_t first_rows) {
+    float* second = sums + first_rows * BLOCK_COLS;
+    _tile_stored(0, sums, BLOCK_COLS * 4);
+    _tile_stored(1, sums + 16, BLOCK_COLS * 4);
+    if (TWO) {
+        _tile_stored(2, second, BLOCK_COLS * 4);
+        _tile_stored(3, second + 16, BLOCK_COLS * 4);
+    }
+}
+
+// Adds the products of one group.
+template <bool TWO>
+OCTAVO_INLINE void multiply(const char* x, int64_t x_stride, int64_t first_rows, const char* w) {
+    _tile_loadd(6, w, 128);
+    _tile_loadd(4, x, x_stride);
+    _tile_loadd(7, w + 64, 128);
+    _tile_dpbf16ps(0, 4, 6);
+    if (TWO) _tile_loadd(5, x + first_rows * x_stride, x_stride);
+    _tile_dpbf16ps(1, 4, 7);
+    if (TWO) {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+// Up to 32 rows: weights stream through, and are opened two groups before their product, since a tile load waits for
+// stores that are on their way.
+template <Format F, bool TWO>
+void few_rows(const LinearTask& task, int64_t first, int64_t last, char*) {
+    constexpr int64_t BYTES = group_bytes(F), RING = 4, EARLY = 2;
+    alignas(64) float sums[SUMS];
+    alignas(64) char ring[F == FMT_BF16 ? 64 : RING * OPEN_BYTES];
+    const int64_t first_rows = TWO ? (task.rows + 1) / 2 : task.rows;
+    const Tiles tiles(first_rows, task.rows - first_rows);
+    for (int64_t b = first; b < last; b++) {
+        const char* w = task.weights + b * task.block_bytes;
+        Ahead ahead{w + FAR_AHEAD, lines_of(BYTES)};
+        if constexpr (F != FMT_BF16)
+            for (int64_t g = 0; g < smaller(EARLY, task.groups); g++) open<F>(w + g * BYTES, ring + g * OPEN_BYTES);
+        zero_sums<TWO>();
+        for (int64_t g = 0; g < task.groups; g++) {
+            fetch(ahead);
+            const char* now = w + g * BYTES;
+            if constexpr (F != FMT_BF16) {
+                const int64_t next = g + EARLY;
+                if (next < task.groups) open<F>(w + next * BYTES, ring + next % RING * OPEN_BYTES);
+                now = ring + g % RING * OPEN_BYTES;
+            }
+            multiply<TWO>(task.x + g * GROUP * 2, task.x_stride, first_rows, now);
+        }
+        store_sums<TWO>(sums, first_rows);
+        finish(task.out, sums, int(task.rows), 0, b);
+    }
+}
 
 // Rows whose operand stays in the second-level cache while the blocks of weights pass by.
 int64_t panel_rows(int64_t stride) {
@@ -88,64 +248,34 @@ LinearTask rows_of(const LinearTask& task, int64_t from, int64_t rows) {
     return part;
 }
 
-// Groups [0, groups) of a block; `more`: on top of the sums that are there.
-template <bool TWO>
-OCTAVO_INLINE void tile(const char* x, int64_t x_stride, int64_t first_rows, const char* w, int64_t groups,
-                        float* sums, bool more, Ahead& ahead) {
-    float* second = sums + first_rows * BLOCK_COLS;
-    if (more) {
-        _tile_loadd(0, sums, BLOCK_COLS * 4);
-        _tile_loadd(1, sums + 16, BLOCK_COLS * 4);
-        if (TWO) {
-            _tile_loadd(2, second, BLOCK_COLS * 4);
-            _tile_loadd(3, second + 16, BLOCK_COLS * 4);
-        }
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        if (TWO) {
-            _tile_zero(2);
-            _tile_zero(3);
-        }
-    }
-    for (int64_t g = 0; g < groups; g++, x += GROUP * 2, w += GROUP_BYTES) {
-        fetch(ahead);
-        _tile_loadd(6, w, 128);
-        _tile_loadd(4, x, x_stride);
-        _tile_loadd(7, w + 64, 128);
-        _tile_dpbf16ps(0, 4, 6);
-        if (TWO) _tile_loadd(5, x + first_rows * x_stride, x_stride);
-        _tile_dpbf16ps(1, 4, 7);
-        if (TWO) {
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-    }
-    _tile_stored(0, sums, BLOCK_COLS * 4);
-    _tile_stored(1, sums + 16, BLOCK_COLS * 4);
-    if (TWO) {
-        _tile_stored(2, second, BLOCK_COLS * 4);
-        _tile_stored(3, second + 16, BLOCK_COLS * 4);
-    }
-}
-
-template <bool TWO>
-void panel(const LinearTask& task, int64_t first, int64_t last, float* sums) {
+// A panel of rows, in tiles of up to 32, passes by one block after another.
+template <Format F>
+void panel(const LinearTask& task, int64_t first, int64_t last, char* scratch) {
     const Cut cut(task.rows, TALL);
-    const int64_t first_rows = TWO ? (cut.height + 1) / 2 : cut.height;
+    const int64_t first_rows = (cut.height + 1) / 2;
     const Tiles tiles(first_rows, cut.height - first_rows);
-    const int64_t chunk = cut.count == 1 ? task.groups : CHUNK;
-    const int lines = int((32 + cut.count - 1) / cut.count);  // a group of a block is 32 lines
+    float* sums = reinterpret_cast<float*>(scratch);
+    char* opened = scratch + SUMS_BYTES;
+    const int lines = int((lines_of(group_bytes(F)) + cut.count - 1) / cut.count);
     for (int64_t b = first; b < last; b++) {
-        const char* w = task.weights + b * task.block_bytes;
-        Ahead ahead{cut.count == 1 ? w + FAR_AHEAD : w + task.block_bytes, lines};
-        for (int64_t g = 0; g < task.groups; g += chunk) {
-            const int64_t groups = smaller(chunk, task.groups - g);
+        const char* packed = task.weights + b * task.block_bytes;
+        const char* w = F == FMT_BF16 ? packed : opened;
+        Ahead ahead{packed + task.block_bytes, lines};
+        for (int64_t g = 0; g < task.groups; g += CHUNK) {
+            const int64_t end = smaller(g + CHUNK, task.groups);
+            if constexpr (F != FMT_BF16)
+                for (int64_t i = g; i < end; i++) open<F>(packed + i * group_bytes(F), opened + i * OPEN_BYTES);
             for (int64_t t = 0; t < cut.count; t++) {
-                const char* x = task.x + cut.start(t) * task.x_stride + g * GROUP * 2;
+                const char* x = task.x + cut.start(t) * task.x_stride;
                 float* out = sums + t * cut.height * BLOCK_COLS;
-                tile<TWO>(x, task.x_stride, first_rows, w + g * GROUP_BYTES, groups, out, g > 0, ahead);
-                if (g + groups < task.groups) continue;
+                if (g == 0) zero_sums<true>();
+                else load_sums(out, first_rows);
+                for (int64_t i = g; i < end; i++) {
+                    fetch(ahead);
+                    multiply<true>(x + i * GROUP * 2, task.x_stride, first_rows, w + i * OPEN_BYTES);
+                }
+                store_sums<true>(out, first_rows);
+                if (end < task.groups) continue;
                 const int64_t again = cut.again(t);
                 finish(task.out, out + again * BLOCK_COLS, int(cut.height - again), cut.start(t) + again, b);
             }
@@ -153,170 +283,19 @@ void panel(const LinearTask& task, int64_t first, int64_t last, float* sums) {
     }
 }
 
-void linear_bf16(const LinearTask& task, int64_t first, int64_t last, char* scratch) {
+template <Format F>
+void many_rows(const LinearTask& task, int64_t first, int64_t last, char* scratch) {
     const int64_t at_most = panel_rows(task.x_stride), panels = (task.rows + at_most - 1) / at_most;
     for (int64_t i = 0; i < panels; i++) {
         const int64_t from = task.rows * i / panels, rows = task.rows * (i + 1) / panels - from;
-        const auto run = rows > 16 ? panel<true> : panel<false>;
-        run(rows_of(task, from, rows), first, last, reinterpret_cast<float*>(scratch));
+        panel<F>(rows_of(task, from, rows), first, last, scratch);
     }
 }
 
-// ---------------------------------------------------------------------------------------------------
-// w8 and w4: the integer products of a group, 16 rows x 16 columns at a time, come from the unit; they are exact, and
-// are scaled in the order of groups with the operations of int_tile (linear_kernels.cpp), whose bits come out. Few rows
-// take int_tile itself.
-//
-// The unit and the vectors take turns, over CHUNK groups each: beside instructions of the unit, vectors multiply at
-// half their speed.
-
-constexpr int INT_ROWS = 16;
-constexpr int PRODUCTS = INT_ROWS * 16;              // of a tile
-constexpr int SCALED_ROWS = 8;                       // whose sums fit the registers
-constexpr int HEAD_BYTES = 2 * 4 * BLOCK_COLS;       // float scale[32], float min[32]
-constexpr int OPEN_RECORD = HEAD_BYTES + GROUP * BLOCK_COLS;  // then s8 [k / 4][col][4]
-constexpr int64_t LEAST_ROWS = 32;
-
-// A group's record, opened once a block and panel.
-template <bool W4>
-void open_block(const char* packed, int64_t groups, char* out) {
-    const __m512i nibble = _mm512_set1_epi8(15), sign = _mm512_set1_epi8(char(128));
-    constexpr int HALVES = W4 ? 4 : 2;  // of scales and minima
-    for (int64_t g = 0; g < groups; g++, out += OPEN_RECORD) {
-        for (int i = 0; i < HALVES; i++)
-            store(reinterpret_cast<float*>(out) + 16 * i, load_f16(reinterpret_cast<const uint16_t*>(packed) + 16 * i));
-        const char* from = packed + HALVES * 32;
-        char* to = out + HEAD_BYTES;
-        if constexpr (W4) {
-            for (int pair = 0; pair < GROUP / 8; pair++, from += 128, to += 256)
-                for (int i = 0; i < 128; i += 64) {
-                    const __m512i w = _mm512_loadu_si512(from + i);
-                    _mm512_storeu_si512(to + i, _mm512_and_si512(w, nibble));
-                    _mm512_storeu_si512(to + 128 + i, _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble));
-                }
-        } else {
-            for (int i = 0; i < GROUP * BLOCK_COLS; i += 64)
-                _mm512_storeu_si512(to + i, _mm512_xor_si512(_mm512_loadu_si512(from + i), sign));
-        }
-        packed += group_bytes(W4 ? FMT_W4 : FMT_W8);
-    }
-}
-
-// Products of a group into tiles C and D, while those of the group before, in E and F, go to `done`.
-#define OCTAVO_PRODUCTS(A, C, D, E, F)          \
-    _tile_loadd(A, x, x_stride);                \
-    _tile_loadd(6, w, 128);                     \
-    _tile_zero(C);                              \
-    _tile_dpbssd(C, A, 6);                      \
-    if (done) _tile_stored(E, done, 64);        \
-    _tile_loadd(7, w + 64, 128);                \
-    _tile_zero(D);                              \
-    _tile_dpbssd(D, A, 7);                      \
-    if (done) _tile_stored(F, done + PRODUCTS, 64)
-
-// out: int32 [group][half of the block][row][16]
-OCTAVO_INLINE void multiply(const char* x, int64_t x_stride, const char* w, int64_t groups, int32_t* out) {
-    w += HEAD_BYTES;
-    int32_t* done = nullptr;
-    OCTAVO_PRODUCTS(4, 0, 1, 2, 3);
-    done = out;
-    int64_t g = 1;
-    for (; g + 2 <= groups; g += 2) {
-        x += GROUP, w += OPEN_RECORD;
-        OCTAVO_PRODUCTS(5, 2, 3, 0, 1);
-        x += GROUP, w += OPEN_RECORD, done += 2 * PRODUCTS;
-        OCTAVO_PRODUCTS(4, 0, 1, 2, 3);
-        done += 2 * PRODUCTS;
-    }
-    if (g < groups) {
-        x += GROUP, w += OPEN_RECORD;
-        OCTAVO_PRODUCTS(5, 2, 3, 0, 1);
-        done += 2 * PRODUCTS;
-        _tile_stored(2, done, 64);
-        _tile_stored(3, done + PRODUCTS, 64);
-    } else {
-        _tile_stored(0, done, 64);
-        _tile_stored(1, done + PRODUCTS, 64);
-    }
-}
-#undef OCTAVO_PRODUCTS
-
-// Adds the scaled products to the sums of 8 rows. `next_x`, `next_scales`: the rows that come later, to be fetched.
-template <bool W4>
-OCTAVO_INLINE void scale(const int32_t* products, const char* scales, int64_t stride, const char* w, int64_t groups,
-                         float* sums, bool more, const char* next_x, const char* next_scales) {
-    constexpr int R = SCALED_ROWS;
-    V a[R], b[R];
-    OCTAVO_UNROLL for (int i = 0; i < R; i++) {
-        a[i] = more ? load(sums + i * BLOCK_COLS) : set1(0.0f);
-        b[i] = more ? load(sums + i * BLOCK_COLS + 16) : set1(0.0f);
-    }
-    auto rows = Rows<R>::make(scales, stride);
-    for (int64_t g = 0; g < groups; g++, w += OPEN_RECORD, products += 2 * PRODUCTS) {
-        for (int i = 0; i < 4; i++) __builtin_prefetch(next_x + 64 * i, 0, 3);
-        __builtin_prefetch(next_scales, 0, 3);
-        next_x += stride, next_scales += stride;
-        const float* head = reinterpret_cast<const float*>(w);
-        const V scale_a = load(head), scale_b = load(head + 16);
-        OCTAVO_UNROLL for (int i = 0; i < R; i++) {
-            const auto& group = *reinterpret_cast<const GroupScale*>(Rows<R>::row(rows, i));
-            const V x = set1(group.scale), sum = set1(group.sum);
-            // A product is below 2^20, so that its float is exact and the scaled one rounded once.
-            const V pa = {_mm512_cvtepi32_ps(_mm512_loadu_si512(products + 16 * i))};
-            const V pb = {_mm512_cvtepi32_ps(_mm512_loadu_si512(products + PRODUCTS + 16 * i))};
-            a[i] = fma(pa * x, scale_a, a[i]);
-            b[i] = fma(pb * x, scale_b, b[i]);
-            if constexpr (W4) {
-                a[i] = fma(load(head + 32), sum, a[i]);
-                b[i] = fma(load(head + 48), sum, b[i]);
-            }
-        }
-        Rows<R>::advance(rows, sizeof(GroupScale));
-    }
-    OCTAVO_UNROLL for (int i = 0; i < R; i++) store(sums + i * BLOCK_COLS, a[i]), store(sums + i * BLOCK_COLS + 16, b[i]);
-}
-
-// A block, opened, over all rows; the last rows begin early where 16 does not divide the rows.
-template <bool W4>
-void int_block(const LinearTask& task, const char* open, int64_t block, float* sums) {
-    alignas(64) int32_t products[CHUNK * 2 * PRODUCTS];
-    const int64_t stride = task.x_stride, tiles = (task.rows + INT_ROWS - 1) / INT_ROWS;
-    const int64_t chunks = (task.groups + CHUNK - 1) / CHUNK;
-    for (int64_t c = 0; c < chunks; c++) {
-        const int64_t from = task.groups * c / chunks, groups = task.groups * (c + 1) / chunks - from;
-        const char* w = open + from * OPEN_RECORD;
-        for (int64_t t = 0; t < tiles; t++) {
-            const int64_t start = smaller(t * INT_ROWS, task.rows - INT_ROWS), again = t * INT_ROWS - start;
-            const char* row = task.x + start * stride;
-            const char* x = row + from * GROUP;
-            const char* scales = row + task.groups * GROUP + from * int64_t(sizeof(GroupScale));
-            float* out = sums + t * INT_ROWS * BLOCK_COLS;
-            multiply(x, stride, w, groups, products);
-            for (int r = 0; r < INT_ROWS; r += SCALED_ROWS)
-                scale<W4>(products + r * 16, scales + r * stride, stride, w, groups, out + r * BLOCK_COLS, c > 0,
-                          x + (r + INT_ROWS) * stride, scales + (r + INT_ROWS) * stride);
-            if (c + 1 == chunks) finish(task.out, out + again * BLOCK_COLS, int(INT_ROWS - again), start + again, block);
-        }
-    }
-}
-
-template <bool W4>
-void linear_int(const LinearTask& task, int64_t first, int64_t last, char* scratch) {
-    const int64_t again = (INT_ROWS - task.rows % INT_ROWS) % INT_ROWS;
-    if (task.rows < LEAST_ROWS || again * 6 > task.rows)
-        return avx512_bf16::linear_kernels().linear[W4 ? FMT_W4 : FMT_W8](task, first, last, scratch);
-    const Tiles tiles;
-    float* sums = reinterpret_cast<float*>(scratch);
-    char* open = scratch + SUMS_BYTES;
-    const int64_t at_most = panel_rows(task.x_stride), panels = (task.rows + at_most - 1) / at_most;
-    for (int64_t i = 0; i < panels; i++) {
-        const int64_t from = task.rows * i / panels;
-        const LinearTask part = rows_of(task, from, task.rows * (i + 1) / panels - from);
-        for (int64_t b = first; b < last; b++) {
-            open_block<W4>(task.weights + b * task.block_bytes, task.groups, open);
-            int_block<W4>(part, open, b, sums);
-        }
-    }
+template <Format F>
+void linear(const LinearTask& task, int64_t first, int64_t last, char* scratch) {
+    const auto run = task.rows > TALL ? many_rows<F> : task.rows > 16 ? few_rows<F, true> : few_rows<F, false>;
+    run(task, first, last, scratch);
 }
 
 // The instruction takes subnormal numbers for zeros, and so do the tiles.
@@ -333,7 +312,7 @@ void prepare_bf16(const char* x, int64_t x_stride, const int32_t* rows, int64_t 
 
 int64_t scratch_bytes(int64_t groups) {
     const int64_t other = avx512_bf16::linear_kernels().scratch_bytes(groups);
-    const int64_t own = SUMS_BYTES + groups * OPEN_RECORD;
+    const int64_t own = SUMS_BYTES + groups * OPEN_BYTES;
     return other > own ? other : own;
 }
 
@@ -342,11 +321,11 @@ int64_t scratch_bytes(int64_t groups) {
 const LinearKernels& linear_kernels() {
     static const LinearKernels kernels = [] {
         LinearKernels k = avx512_bf16::linear_kernels();
-        k.operand[FMT_BF16] = OPERAND_BF16;
+        k.operand[FMT_BF16] = k.operand[FMT_W8] = k.operand[FMT_W4] = OPERAND_BF16;
         k.scratch_bytes = scratch_bytes;
-        k.linear[FMT_BF16] = linear_bf16;
-        k.linear[FMT_W8] = linear_int<false>;
-        k.linear[FMT_W4] = linear_int<true>;
+        k.linear[FMT_BF16] = linear<FMT_BF16>;
+        k.linear[FMT_W8] = linear<FMT_W8>;
+        k.linear[FMT_W4] = linear<FMT_W4>;
         k.prepare_bf16 = prepare_bf16;
         return k;
     }();

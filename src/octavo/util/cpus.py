@@ -57,7 +57,7 @@ def isas(root: Path = Path("/")) -> tuple[str, ...]:
         if not needed <= flags:
             break
         found.append(name)
-    if found[-1] == "avx512_bf16" and {"amx_tile", "amx_bf16", "amx_int8"} <= flags and may_use_tiles():
+    if found[-1] == "avx512_bf16" and {"avx512vbmi", "amx_tile", "amx_bf16"} <= flags and may_use_tiles():
         found.append("avx512_amx")
     return tuple(found)
 
