@@ -14,6 +14,10 @@
 //     ROWS       rows of a tile; ROWS_STEP: a result has a multiple of so many
 //     unit(...)  one unit; `next_tile` as in find_ahead()
 //
+// Requests of one new token each that follow each other in the step and have the same blocks for their first splits
+// (a shared prefix) are a *party*: those splits are computed once for all of them, as units of a tile of many rows, before
+// the rest. A row's bits are the same as alone, since neither its tile nor the place of its result enters them.
+//
 // An object of it lives as long as the op. Included by kernel files only.
 #pragma once
 #include <cmath>
@@ -64,8 +68,10 @@ struct Tile {
     int64_t row = 0;              // request
     int token = 0, queries = 0;   // first token in the step, tokens
     int first_group = 0, last_group = 0;  // of 16 keys, inclusive: all that any query of the tile sees
-    int first_split = 0, splits = 0;
+    int first_split = 0, splits = 0;  // but those of the party
     int64_t cost = 0;             // of one KV head
+    int party_splits = 0, member = 0;
+    int64_t party_units = 0;      // units of parties before this one
 };
 
 // Cost of one group of 16 keys: reading it, and the arithmetic of each row.
@@ -80,12 +86,45 @@ OCTAVO_INLINE int place_of(const Step& step, int64_t row, int token) {
     return step.context_lens[row] + token - step.row_starts[row];
 }
 
-OCTAVO_INLINE Tile tile_at(const Shape& s, const Step& step, int64_t row, int token) {
+// Requests [first, end), which share `splits` splits if they are more than one.
+struct Party {
+    int64_t first = 0, end = 0;
+    int splits = 0;
+};
+
+OCTAVO_INLINE bool has_one_token(const Step& step, int64_t row) { return step.row_starts[row + 1] - step.row_starts[row] == 1; }
+
+// Splits in front that both requests see whole and have in the same blocks.
+OCTAVO_INLINE int common_splits(const Shape& s, const Step& step, int64_t a, int64_t b) {
+    const int32_t *tables = step.block_tables + s.group * step.group_stride;
+    const int32_t *x = tables + a * step.table_width, *y = tables + b * step.table_width;
+    const int shorter = step.context_lens[a] < step.context_lens[b] ? step.context_lens[a] : step.context_lens[b];
+    int splits = 0;
+    for (int block = 0; (splits + 1) * SPLIT <= shorter; ++splits)
+        for (; block * step.block_size < (splits + 1) * SPLIT; ++block)
+            if (x[block] != y[block]) return splits;
+    return splits;
+}
+
+OCTAVO_INLINE Party party_at(const Shape& s, const Step& step, int64_t row) {
+    Party p = {row, row + 1, 0};
+    if (s.window > 0 || !has_one_token(step, row)) return p;
+    for (; p.end < step.R && p.end - row < s.queries && has_one_token(step, p.end); ++p.end) {
+        const int common = common_splits(s, step, row, p.end);
+        if (common < 1 || common < p.splits) break;
+        if (!p.splits) p.splits = common;
+    }
+    return p;
+}
+
+OCTAVO_INLINE Tile tile_at(const Shape& s, const Step& step, int64_t row, int token, const Party& party, int64_t party_units) {
     Tile t;
     t.row = row, t.token = token;
+    t.party_splits = party.splits, t.member = int(row - party.first), t.party_units = party_units;
     const int left = step.row_starts[row + 1] - token;
     t.queries = left < s.queries ? left : s.queries;
     t.first_group = first_key(s, place_of(step, row, token)) / LANES;
+    if (party.splits) t.first_group = party.splits * SPLIT_GROUPS;  // a party has no window
     t.last_group = place_of(step, row, token + t.queries - 1) / LANES;
     t.first_split = t.first_group / SPLIT_GROUPS;
     t.splits = t.last_group / SPLIT_GROUPS - t.first_split + 1;
@@ -240,14 +279,67 @@ struct Walk {  // over the tiles of a step, in line
     const Step& step;
     int64_t row = 0;
     int token = 0;
+    Party party = {};
+    int64_t units = 0;  // of parties before this one
+    // The number of units of all parties, once next() has returned false.
+    int64_t party_units() const { return units + int64_t(party.splits) * s.kv_heads; }
     bool next(Tile* t) {
         while (row < step.R && token >= step.row_starts[row + 1]) ++row;
         if (row >= step.R) return false;
-        *t = tile_at(s, step, row, token);
+        if (row >= party.end) units = party_units(), party = party_at(s, step, row);
+        *t = tile_at(s, step, row, token, party, units);
         token += t->queries;
         return true;
     }
 };
+
+// What all members of a party see, computed once: a tile of one row a member and head, in the party's own splits.
+OCTAVO_INLINE Tile party_tile(const Step& step, const Party& party) {
+    Tile t;
+    t.row = party.first, t.token = step.row_starts[party.first], t.queries = int(party.end - party.first);
+    t.last_group = party.splits * SPLIT_GROUPS - 1;
+    t.splits = party.splits;
+    return t;
+}
+
+// Computes this thread's share of the units of all parties into its own part of `space`.
+template <class E>
+void attend_parties(E& engine, const Op& op, const Step& step, const Ctx& ctx, const Shape& s, AttendSpace* space, int64_t total) {
+    const Share mine = share(total, ctx.tid, ctx.n);
+    if (mine.first >= mine.last) return;
+    auto* slots = reinterpret_cast<float*>(space->parties(ctx.tid, size_t((mine.last - mine.first) * s.slot_floats) * 4));
+    int64_t u = 0;
+    Party party;
+    for (int64_t row = 0; row < step.R && u < mine.last; row = party.end) {
+        party = party_at(s, step, row);
+        const Tile t = party_tile(step, party);
+        for (int64_t i = 0; i < int64_t(party.splits) * s.kv_heads; ++i, ++u) {
+            if (u < mine.first || u >= mine.last) continue;
+            engine.unit(op, step, s, t, unit_at(s, t, i), nullptr, ctx.scratch + s.slot_floats * 4, result_at(s, slots + (u - mine.first) * s.slot_floats));
+        }
+    }
+}
+
+// The state of a head of tile t, a member of a party, after the party's splits.
+void begin_state(const Shape& s, const Ctx& ctx, const AttendSpace& space, int64_t total, const Tile& t, int head, Result state) {
+    const int rows = s.per_kv, from = t.member * s.per_kv;
+    int owner = 0;
+    for (int split = 0; split < t.party_splits; ++split) {
+        const int64_t u = t.party_units + int64_t(head) * t.party_splits + split;
+        while (u >= share(total, owner, ctx.n).last) ++owner;
+        const char* slots = space.parties_of(owner);
+        auto* slot = reinterpret_cast<float*>(const_cast<char*>(slots)) + (u - share(total, owner, ctx.n).first) * s.slot_floats;
+        const Result all = result_at(s, slot);
+        const Result part = {all.sums + int64_t(from) * s.head_dim, all.maxima + from, all.totals + from};
+        if (split > 0) {
+            merge(s, t, state, part);
+            continue;
+        }
+        std::memcpy(state.sums, part.sums, size_t(rows) * s.head_dim * 4);
+        std::memcpy(state.maxima, part.maxima, size_t(rows) * 4);
+        std::memcpy(state.totals, part.totals, size_t(rows) * 4);
+    }
+}
 
 template <class E>
 void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
@@ -256,8 +348,14 @@ void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
     auto* space = const_cast<AttendSpace*>(static_cast<const AttendSpace*>(op.w[1]));
     int64_t total = 0;
     Tile t;
-    for (Walk walk{s, step}; walk.next(&t);) total += t.cost * s.kv_heads;
+    Walk all{s, step};
+    while (all.next(&t)) total += t.cost * s.kv_heads;
     if (total == 0) return;
+    const int64_t party_units = all.party_units();
+    if (party_units > 0) {
+        attend_parties(engine, op, step, ctx, s, space, party_units);
+        ctx.barrier();
+    }
     const int64_t state_floats = s.slot_floats * s.kv_heads;
     float* scratch_slot = reinterpret_cast<float*>(ctx.scratch);  // the unit at hand
     char* scratch = ctx.scratch + s.slot_floats * 4;
@@ -299,7 +397,8 @@ void attend_as(const Op& op, const Step& step, const Ctx& ctx) {
                 continue;
             }
             const Result state = result_at(s, own + unit.head * s.slot_floats), part = result_at(s, scratch_slot);
-            if (unit.split == t.first_split) {
+            if (unit.split == t.first_split && t.party_splits > 0) begin_state(s, ctx, *space, party_units, t, unit.head, state);
+            if (unit.split == t.first_split && t.party_splits == 0) {
                 engine.unit(op, step, s, t, unit, next_tile, scratch, state);
             } else {
                 engine.unit(op, step, s, t, unit, next_tile, scratch, part);

@@ -49,10 +49,10 @@ const float* RopeTable::fill(int page) const {
 
 AttendSpace::~AttendSpace() {
     for (Part& part : parts_) std::free(part.data);
+    for (Part& part : party_parts_) std::free(part.data);
 }
 
-char* AttendSpace::own(int tid, size_t bytes) {
-    Part& part = parts_[tid];
+char* AttendSpace::grown(Part& part, size_t bytes) {
     if (part.bytes < bytes) {
         std::free(part.data);
         part.data = nullptr;

@@ -101,12 +101,17 @@ public:
 
     // Memory of thread `tid`, 64-byte aligned, at least `bytes`; called by that thread alone. Content is lost
     // when it grows.
-    char* own(int tid, size_t bytes);
+    __attribute__((always_inline)) char* own(int tid, size_t bytes) { return grown(parts_[tid], bytes); }
     __attribute__((always_inline)) const char* of(int tid) const { return parts_[tid].data; }
+    // The same, for what several requests share.
+    __attribute__((always_inline)) char* parties(int tid, size_t bytes) { return grown(party_parts_[tid], bytes); }
+    __attribute__((always_inline)) const char* parties_of(int tid) const { return party_parts_[tid].data; }
 
 private:
     struct alignas(64) Part { char* data = nullptr; size_t bytes = 0; };
-    Part parts_[MAX_THREADS];
+    static char* grown(Part& part, size_t bytes);
+
+    Part parts_[MAX_THREADS], party_parts_[MAX_THREADS];
 };
 
 constexpr int ATTEND_ROWS = 24;           // rows (query token x head) of a tile, unless one token has more

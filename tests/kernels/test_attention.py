@@ -235,6 +235,53 @@ def test_decode_shared_out_over_threads(isa: str) -> None:
         assert np.array_equal(other.view(np.int32), results[0].view(np.int32))
 
 
+PARTIES = [
+    Case(),
+    Case(heads=14, kv_heads=2, block_size=48),
+    Case(heads=4, kv_heads=4, head_dim=80),
+    Case(heads=3, kv_heads=1, sinks=True, softcap=20.0),
+    Case(heads=4, kv_heads=2, window=700),
+    Case(dtype="f32"),
+]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", PARTIES, ids=str)
+def test_rows_that_share_a_prefix_have_the_bits_of_rows_alone(case: Case, isa: str) -> None:
+    """Rows of one token in the same first blocks are computed together; others, and prompts, stand among them."""
+    shared, block = 1152, case.block_size
+    base = make_qkv(case, shared, 20)
+    ends = [make_qkv(case, 1300, 30 + i) for i in range(6)]
+    # Tokens of a row behind the shared ones; the third shares fewer blocks, the sixth none.
+    own = [1, 40, 30, 500, 17, 90]
+    common = [shared, shared, 576, shared, shared, 0]
+    whole = []
+    for end, n, c in zip(ends, own, common, strict=True):
+        whole.append(
+            [
+                np.concatenate([b[:c], e[: shared - c], e[100 : 100 + n]])
+                for b, e in zip(base, end, strict=True)
+            ]
+        )
+
+    def outputs(threads: int, together: bool) -> list[F32]:
+        attention = Attention(case, isa, threads, rows=6)
+        for i, (c, (q, k, v)) in enumerate(zip(common, whole, strict=True)):
+            attention.tables[i, : c // block] = attention.tables[0, : c // block]
+            prefill(attention, q, k, v, [shared, len(q) - shared], i)
+        parts = []
+        for i, (q, k, v) in enumerate(whole):
+            at = len(q) - (3 if i == 4 else 1)  # the fifth is a piece of a prompt
+            parts.append((i, at, q[at:], k[at:], v[at:]))
+        return attention.step(parts) if together else [attention.step([part])[0] for part in parts]
+
+    alone = outputs(1, together=False)
+    for threads in (1, 2, 5):
+        for got, want in zip(outputs(threads, together=True), alone, strict=True):
+            assert np.isfinite(want).all()
+            assert np.array_equal(got.view(np.int32), want.view(np.int32))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_kv_layout(isa: str, dtype: str) -> None:
