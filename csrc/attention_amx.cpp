@@ -9,19 +9,13 @@
 #define OCTAVO_ATTEND_SPLIT 512  // scores of a pass stay in the first-level cache
 #include "attention_parts.h"
 
-#include <immintrin.h>
+#include "tiles.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
 
 constexpr int TALL = 32;           // rows of a pass: two tiles
 constexpr int PAIR = 2 * LANES;    // positions
-
-struct alignas(64) TileConfig {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-};
 
 // How the rows of a unit are cut into passes of one height, the last filled up.
 struct Passes {
@@ -272,8 +266,7 @@ class TileUnit {
             c.rows[tile] = uint8_t(tile >= 6 ? 16 : p.height);
             c.row_bytes[tile] = 64;
         }
-        asm volatile("" : : "r"(&c) : "memory");  // the intrinsic does not say that it reads all of it
-        _tile_loadconfig(&c);
+        load_config(c);
     }
 
     // Index in lines_ of a group counted from the even one at or below the first.

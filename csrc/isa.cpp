@@ -113,7 +113,7 @@ bool has_avx512_bf16() {
 }
 bool has_avx512_amx() {
     return has_avx512_bf16() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("amx-bf16") &&
-           may_use_tiles();
+           __builtin_cpu_supports("amx-int8") && may_use_tiles();
 }
 #endif
 

@@ -1,17 +1,17 @@
-// y = W x for weights of bf16, w8 and w4 on the tile unit of Intel's CPUs (AMX), all as products of bf16; everything else
-// is as in avx512_bf16. Compiled once, as set avx512_amx.
+// y = W x for weights of bf16 and w8 on the tile unit of Intel's CPUs (AMX), as products of bf16; many rows of w4 are in
+// linear_int_amx.cpp, everything else is as in avx512_bf16. Compiled once, as set avx512_amx.
 //
 // A tile product computes each element from its own row, its own column and the sum it starts from, always in the
 // same order of k; storing and loading sums is exact. So an element's value depends neither on the height of a tile,
 // nor on where K and the rows are cut. The rows of a task are cut into tiles of one height, so that the unit is
 // configured once: where the height does not divide the rows, the last tiles begin early, compute a few rows again,
 // and leave those out of the epilogue.
-#include "linear.h"
-
-#include <immintrin.h>
+#include <algorithm>
 
 #include "isa.h"
+#include "linear_amx.h"
 #include "linear_parts.h"
+#include "tiles.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
@@ -19,28 +19,14 @@ namespace {
 // ---------------------------------------------------------------------------------------------------
 // The tile unit. Tiles 0..3 hold sums, 4 and 5 rows of the operand, 6 and 7 weights.
 
-struct alignas(64) TileConfig {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-};
-
-// Configured while it lives. Released at the end, so that the kernel has no tiles to save when threads switch.
-class Tiles {
-  public:
-    // Heights of the first (sums 0, 1; operand 4) and of the second (sums 2, 3; operand 5; may be 0) rows.
-    Tiles(int64_t first, int64_t second) {
-        TileConfig c;
-        const int64_t heights[8] = {first, first, second, second, first, second, GROUP / 2, GROUP / 2};
-        for (int t = 0; t < 8; t++)
-            if (heights[t]) c.rows[t] = uint8_t(heights[t]), c.row_bytes[t] = 64;
-        asm volatile("" : : "r"(&c) : "memory");  // the intrinsic does not say that it reads all of it
-        _tile_loadconfig(&c);
-    }
-    ~Tiles() { _tile_release(); }
-    Tiles(const Tiles&) = delete;
-    Tiles& operator=(const Tiles&) = delete;
-};
+// Heights of the first (sums 0, 1; operand 4) and of the second (sums 2, 3; operand 5; may be 0) rows.
+TileConfig shapes(int64_t first, int64_t second) {
+    TileConfig c;
+    const int64_t heights[8] = {first, first, second, second, first, second, GROUP / 2, GROUP / 2};
+    for (int t = 0; t < 8; t++)
+        if (heights[t]) c.rows[t] = uint8_t(heights[t]), c.row_bytes[t] = 64;
+    return c;
+}
 
 // How rows are cut: tile t computes rows [start(t), start(t) + height), of which the first `again(t)` are done already.
 struct Cut {
@@ -65,7 +51,7 @@ constexpr int64_t FAR_AHEAD = 8192;                    // bytes that a streaming
 constexpr int lines_of(int64_t bytes) { return int((bytes + 63) / 64); }
 
 // ---------------------------------------------------------------------------------------------------
-// Opening: a group of w8 or w4 becomes bf16 [k / 2][col][2], each weight rounded to nearest even.
+// Opening: a group of w8 becomes bf16 [k / 2][col][2], each weight rounded to nearest even.
 //
 // A byte is put by a permutation into the mantissa of a float, beside the exponent for which the weight's unit is 1:
 // the float is that power of two plus the weight, and one multiply-add scales it and takes the power away. Vectors hold
@@ -103,31 +89,6 @@ OCTAVO_INLINE __m512i spread(__m512i raw, int pair, int half) {
     return _mm512_permutexvar_epi8(_mm512_load_si512(SPREAD.at[pair][half]), raw);
 }
 
-// The low nibble is taken from bits 16 to 19 (unit 1 beside 2^7), the high one from 12 to 15 (beside 2^11).
-OCTAVO_INLINE void open_w4(const char* record, char* out) {
-    const __m512i low = _mm512_set1_epi32(0xf0000), high = _mm512_set1_epi32(0xf000);
-    const __m512i low_one = _mm512_set1_epi32(0x43000000), high_one = _mm512_set1_epi32(0x45000000);
-    constexpr int SELECT = 0xea;  // (x & mask) | one
-    for (int h = 0; h < 2; h++, record += 32, out += 64) {
-        const Twice scale = load_twice(record), minimum = load_twice(record + 64);
-        const __m512 two7 = _mm512_set1_ps(-128.0f), two11 = _mm512_set1_ps(-2048.0f);
-        const Twice low_shift = {_mm512_fmadd_ps(scale.a, two7, minimum.a), _mm512_fmadd_ps(scale.b, two7, minimum.b)};
-        const Twice high_shift = {_mm512_fmadd_ps(scale.a, two11, minimum.a), _mm512_fmadd_ps(scale.b, two11, minimum.b)};
-        const char* bytes = record + 128 + 32 * h;
-        _Pragma("GCC unroll 4") for (int quads = 0; quads < GROUP / 8; quads++) {
-            const __m512i raw = _mm512_loadu_si512(bytes + quads * 128);
-            _Pragma("GCC unroll 2") for (int pair = 0; pair < 2; pair++) {
-                const __m512i a = spread(raw, pair, 0), b = spread(raw, pair, 1);
-                char* to = out + (4 * quads + pair) * 128;
-                put_pair(to, _mm512_ternarylogic_epi32(a, low, low_one, SELECT),
-                         _mm512_ternarylogic_epi32(b, low, low_one, SELECT), scale, low_shift);
-                put_pair(to + 256, _mm512_ternarylogic_epi32(a, high, high_one, SELECT),
-                         _mm512_ternarylogic_epi32(b, high, high_one, SELECT), scale, high_shift);
-            }
-        }
-    }
-}
-
 // A byte in bits 8 to 15 has unit 1 beside 2^15.
 OCTAVO_INLINE void open_w8(const char* record, char* out) {
     const __m512i one = _mm512_set1_epi32(0x47000000);
@@ -146,12 +107,6 @@ OCTAVO_INLINE void open_w8(const char* record, char* out) {
             }
         }
     }
-}
-
-template <Format F>
-OCTAVO_INLINE void open(const char* record, char* out) {
-    if constexpr (F == FMT_W4) open_w4(record, out);
-    if constexpr (F == FMT_W8) open_w8(record, out);
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -209,19 +164,19 @@ void few_rows(const LinearTask& task, int64_t first, int64_t last, char*) {
     alignas(64) float sums[SUMS];
     alignas(64) char ring[F == FMT_BF16 ? 64 : RING * OPEN_BYTES];
     const int64_t first_rows = TWO ? (task.rows + 1) / 2 : task.rows;
-    const Tiles tiles(first_rows, task.rows - first_rows);
+    const Tiles tiles(shapes(first_rows, task.rows - first_rows));
     for (int64_t b = first; b < last; b++) {
         const char* w = task.weights + b * task.block_bytes;
         Ahead ahead{w + FAR_AHEAD, lines_of(BYTES)};
         if constexpr (F != FMT_BF16)
-            for (int64_t g = 0; g < smaller(EARLY, task.groups); g++) open<F>(w + g * BYTES, ring + g * OPEN_BYTES);
+            for (int64_t g = 0; g < smaller(EARLY, task.groups); g++) open_w8(w + g * BYTES, ring + g * OPEN_BYTES);
         zero_sums<TWO>();
         for (int64_t g = 0; g < task.groups; g++) {
             fetch(ahead);
             const char* now = w + g * BYTES;
             if constexpr (F != FMT_BF16) {
                 const int64_t next = g + EARLY;
-                if (next < task.groups) open<F>(w + next * BYTES, ring + next % RING * OPEN_BYTES);
+                if (next < task.groups) open_w8(w + next * BYTES, ring + next % RING * OPEN_BYTES);
                 now = ring + g % RING * OPEN_BYTES;
             }
             multiply<TWO>(task.x + g * GROUP * 2, task.x_stride, first_rows, now);
@@ -253,7 +208,7 @@ template <Format F>
 void panel(const LinearTask& task, int64_t first, int64_t last, char* scratch) {
     const Cut cut(task.rows, TALL);
     const int64_t first_rows = (cut.height + 1) / 2;
-    const Tiles tiles(first_rows, cut.height - first_rows);
+    const Tiles tiles(shapes(first_rows, cut.height - first_rows));
     float* sums = reinterpret_cast<float*>(scratch);
     char* opened = scratch + SUMS_BYTES;
     const int lines = int((lines_of(group_bytes(F)) + cut.count - 1) / cut.count);
@@ -264,7 +219,7 @@ void panel(const LinearTask& task, int64_t first, int64_t last, char* scratch) {
         for (int64_t g = 0; g < task.groups; g += CHUNK) {
             const int64_t end = smaller(g + CHUNK, task.groups);
             if constexpr (F != FMT_BF16)
-                for (int64_t i = g; i < end; i++) open<F>(packed + i * group_bytes(F), opened + i * OPEN_BYTES);
+                for (int64_t i = g; i < end; i++) open_w8(packed + i * group_bytes(F), opened + i * OPEN_BYTES);
             for (int64_t t = 0; t < cut.count; t++) {
                 const char* x = task.x + cut.start(t) * task.x_stride;
                 float* out = sums + t * cut.height * BLOCK_COLS;
@@ -312,8 +267,7 @@ void prepare_bf16(const char* x, int64_t x_stride, const int32_t* rows, int64_t 
 
 int64_t scratch_bytes(int64_t groups) {
     const int64_t other = avx512_bf16::linear_kernels().scratch_bytes(groups);
-    const int64_t own = SUMS_BYTES + groups * OPEN_BYTES;
-    return other > own ? other : own;
+    return std::max({other, w4_tiles_scratch(groups), SUMS_BYTES + groups * OPEN_BYTES});
 }
 
 }  // namespace
@@ -321,11 +275,11 @@ int64_t scratch_bytes(int64_t groups) {
 const LinearKernels& linear_kernels() {
     static const LinearKernels kernels = [] {
         LinearKernels k = avx512_bf16::linear_kernels();
-        k.operand[FMT_BF16] = k.operand[FMT_W8] = k.operand[FMT_W4] = OPERAND_BF16;
+        k.operand[FMT_BF16] = k.operand[FMT_W8] = OPERAND_BF16;
         k.scratch_bytes = scratch_bytes;
         k.linear[FMT_BF16] = linear<FMT_BF16>;
         k.linear[FMT_W8] = linear<FMT_W8>;
-        k.linear[FMT_W4] = linear<FMT_W4>;
+        k.linear[FMT_W4] = linear_w4_tiles;
         k.prepare_bf16 = prepare_bf16;
         return k;
     }();

@@ -103,8 +103,8 @@ AVX512_BF16 = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx5
         ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl", "avx512"),
         (AVX512_BF16, "avx512_bf16"),
         (f"{AVX512_BF16} avx512vbmi amx_tile", "avx512_bf16"),
-        (f"{AVX512_BF16} avx512vbmi amx_tile amx_bf16", "avx512_amx"),
-        ("avx2 fma f16c avx512vbmi amx_tile amx_bf16", "avx2"),
+        (f"{AVX512_BF16} avx512vbmi amx_tile amx_bf16 amx_int8", "avx512_amx"),
+        ("avx2 fma f16c avx512vbmi amx_tile amx_bf16 amx_int8", "avx2"),
     ],
 )
 def test_instruction_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, best: str) -> None:
@@ -120,7 +120,7 @@ def test_tiles_that_the_kernel_refuses_are_not_offered(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(cpus, "may_use_tiles", lambda: False)
-    root = write(tmp_path, {"proc/cpuinfo": f"flags\t\t: fpu {AVX512_BF16} avx512vbmi amx_tile amx_bf16\n"})
+    root = write(tmp_path, {"proc/cpuinfo": f"flags\t\t: fpu {AVX512_BF16} avx512vbmi amx_tile amx_bf16 amx_int8\n"})
     assert cpus.isas(root)[-1] == "avx512_bf16"
 
 

@@ -42,6 +42,9 @@ def _host_available(root: Path) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+TILE_FLAGS = {"avx512vbmi", "amx_tile", "amx_bf16", "amx_int8"}
+
+
 def isas(root: Path = Path("/")) -> tuple[str, ...]:
     """Instruction sets of the native kernels that this CPU runs, worst first."""
     if platform.machine() in ("aarch64", "arm64"):
@@ -57,7 +60,7 @@ def isas(root: Path = Path("/")) -> tuple[str, ...]:
         if not needed <= flags:
             break
         found.append(name)
-    if found[-1] == "avx512_bf16" and {"avx512vbmi", "amx_tile", "amx_bf16"} <= flags and may_use_tiles():
+    if found[-1] == "avx512_bf16" and TILE_FLAGS <= flags and may_use_tiles():
         found.append("avx512_amx")
     return tuple(found)
 
