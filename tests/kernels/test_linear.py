@@ -376,7 +376,9 @@ def test_logits_gather_tile_and_cap(fmt: str, isa: str) -> None:
     program.io("sample_tokens")[:170] = rows
     got = np.empty((170, 64), np.float32)
     program.run_logits(200, 1, 70, 100, got)  # tiles of 64 and 6 sampled, 64 and 36 scored rows
-    if fmt == "w4" or (fmt == "w8" and isa != "avx512_amx"):  # two int8 operands: nearly the product of the unrounded row
+    if fmt == "w4" or (
+        fmt == "w8" and isa != "avx512_amx"
+    ):  # two int8 operands: nearly the product of the unrounded row
         exact = x[rows].astype(np.float64) @ weight.unpack().T
         assert np.abs(got - exact).max() < np.abs(expected - exact[:MAX_ROWS]).max() / 50
     else:

@@ -120,7 +120,9 @@ def test_tiles_that_the_kernel_refuses_are_not_offered(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(cpus, "may_use_tiles", lambda: False)
-    root = write(tmp_path, {"proc/cpuinfo": f"flags\t\t: fpu {AVX512_BF16} avx512vbmi amx_tile amx_bf16 amx_int8\n"})
+    root = write(
+        tmp_path, {"proc/cpuinfo": f"flags\t\t: fpu {AVX512_BF16} avx512vbmi amx_tile amx_bf16 amx_int8\n"}
+    )
     assert cpus.isas(root)[-1] == "avx512_bf16"
 
 
