@@ -1,7 +1,8 @@
 """Linear kernels: every format and instruction set against float64, and law 1 by equality.
 
 The oracle multiplies the packed weights with the activations, both as the kernels see them (activations rounded to
-bf16, or int8 per group; weights exact, or w8 rounded to bf16 on tiles), so that only the order of summation is left to differ.
+bf16, or int8 per group; weights exact, or w8 rounded to bf16 on tiles), so that only the order of summation is left
+to differ.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def test_integer_products_never_saturate(isa: str) -> None:
 
 
 def test_int8_operands_agree_between_instruction_sets_with_fused_multiply_add() -> None:
-    """Integers are exact and the float operations the same: not a law, but a strong check. Tiles multiply w8 as bf16."""
+    """Integers are exact and the float operations the same: not a law, but a strong check. Tiles open w8 to bf16."""
     x = matrix(50, 96, 3, 1.0)
     for fmt in ("w8", "w4"):
         weight = kernels.pack([part(matrix(40, 96, 4))], fmt)

@@ -60,7 +60,7 @@ def isas(root: Path = Path("/")) -> tuple[str, ...]:
         if not needed <= flags:
             break
         found.append(name)
-    if found[-1] == "avx512_bf16" and TILE_FLAGS <= flags and may_use_tiles():
+    if found[-1] == "avx512_bf16" and flags >= TILE_FLAGS and may_use_tiles():
         found.append("avx512_amx")
     return tuple(found)
 
