@@ -10,7 +10,6 @@
 
 #include "isa.h"
 #include "linear_amx.h"
-#include "linear_parts.h"
 #include "tiles.h"
 
 namespace octavo::OCTAVO_ISA {
@@ -40,11 +39,8 @@ struct Cut {
     int64_t again(int64_t t) const { return t * height - start(t); }
 };
 
-constexpr int64_t TALL = 32;                           // rows of a tile
 constexpr int64_t OPEN_BYTES = group_bytes(FMT_BF16);  // of a group as tiles want it
 constexpr int64_t SUMS = TALL * BLOCK_COLS;
-constexpr int64_t MAX_PANEL = 512;
-constexpr int64_t SUMS_BYTES = (MAX_PANEL + TALL) * BLOCK_COLS * 4;
 constexpr int64_t CHUNK = 8;                           // groups whose weights (16 KB) stay in the first-level cache for all rows
 constexpr int64_t FAR_AHEAD = 8192;                    // bytes that a streaming block is fetched ahead
 
@@ -83,10 +79,6 @@ OCTAVO_INLINE void put_pair(char* out, __m512i a, __m512i b, Twice scale, Twice 
     const __m512 first = _mm512_fmadd_ps(_mm512_castsi512_ps(a), scale.a, shift.a);
     const __m512 second = _mm512_fmadd_ps(_mm512_castsi512_ps(b), scale.b, shift.b);
     _mm512_store_si512(out, (__m512i)_mm512_cvtne2ps_pbh(second, first));
-}
-
-OCTAVO_INLINE __m512i spread(__m512i raw, int pair, int half) {
-    return _mm512_permutexvar_epi8(_mm512_load_si512(SPREAD.at[pair][half]), raw);
 }
 
 // A byte in bits 8 to 15 has unit 1 beside 2^15.
@@ -184,23 +176,6 @@ void few_rows(const LinearTask& task, int64_t first, int64_t last, char*) {
         store_sums<TWO>(sums, first_rows);
         finish(task.out, sums, int(task.rows), 0, b);
     }
-}
-
-// Rows whose operand stays in the second-level cache while the blocks of weights pass by.
-int64_t panel_rows(int64_t stride) {
-    constexpr int64_t BYTES = 1 << 20, LEAST = 96;
-    const int64_t rows = BYTES / stride;
-    return rows < LEAST ? LEAST : smaller(rows, MAX_PANEL);
-}
-
-LinearTask rows_of(const LinearTask& task, int64_t from, int64_t rows) {
-    LinearTask part = task;
-    part.x += from * task.x_stride;
-    part.rows = rows;
-    part.out.y += from * task.out.y_stride;
-    if (part.out.residual) part.out.residual += from * task.out.residual_stride;
-    if (part.out.bad_rows) part.out.bad_rows += from;
-    return part;
 }
 
 // A panel of rows, in tiles of up to 32, passes by one block after another.

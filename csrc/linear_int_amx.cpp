@@ -3,32 +3,12 @@
 #include "linear_amx.h"
 
 #include "isa.h"
-#include "linear_parts.h"
 #include "tiles.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
 
-constexpr int64_t MAX_PANEL = 512;
-constexpr int64_t SUMS_BYTES = (MAX_PANEL + 32) * BLOCK_COLS * 4;
 constexpr int64_t CHUNK = 8;  // groups of a turn
-
-// Rows whose operand stays in the second-level cache while the blocks of weights pass by.
-int64_t panel_rows(int64_t stride) {
-    constexpr int64_t BYTES = 1 << 20, LEAST = 96;
-    const int64_t rows = BYTES / stride;
-    return rows < LEAST ? LEAST : smaller(rows, MAX_PANEL);
-}
-
-LinearTask rows_of(const LinearTask& task, int64_t from, int64_t rows) {
-    LinearTask part = task;
-    part.x += from * task.x_stride;
-    part.rows = rows;
-    part.out.y += from * task.out.y_stride;
-    if (part.out.residual) part.out.residual += from * task.out.residual_stride;
-    if (part.out.bad_rows) part.out.bad_rows += from;
-    return part;
-}
 
 // The integer products of a group, 16 rows x 16 columns at a time, come from the unit; they are exact, and
 // are scaled in the order of groups with the operations of int_tile (linear_kernels.cpp), whose bits come out. Few rows
@@ -151,7 +131,7 @@ void int_block(const LinearTask& task, const char* open, int64_t block, float* s
             multiply(x, stride, w, groups, products);
             for (int r = 0; r < INT_ROWS; r += SCALED_ROWS)
                 scale(products + r * 16, scales + r * stride, stride, w, groups, out + r * BLOCK_COLS, c > 0,
-                          x + (r + INT_ROWS) * stride, scales + (r + INT_ROWS) * stride);
+                      x + (r + INT_ROWS) * stride, scales + (r + INT_ROWS) * stride);
             if (c + 1 == chunks) finish(task.out, out + again * BLOCK_COLS, int(INT_ROWS - again), start + again, block);
         }
     }

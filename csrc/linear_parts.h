@@ -1,5 +1,5 @@
 // What the linear kernels of every instruction set share: the epilogue of finished sums, operand rows, prefetches.
-// Included by linear_kernels.cpp and linear_amx.cpp only.
+// Included by linear_kernels.cpp and linear_amx.h only.
 #pragma once
 #include "lanes.h"
 #include "linear.h"

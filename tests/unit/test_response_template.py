@@ -349,9 +349,10 @@ def test_a_checkpoint_that_describes_itself_needs_no_flag_where_its_template_sho
     shown = choose("{{ tools }}<tool_call>{arguments}", codec).tool
     assert shown is not None
     assert shown.name == "hermes"
-    broken = choose("{{ tools }}", ToyCodec(metadata={"response_template": {"fields": 3}})).tool
-    assert broken is not None
-    assert broken.name == "hermes"
+    broken = choose("{{ tools }}", ToyCodec(metadata={"response_template": {"fields": 3}}))
+    assert broken.tool is not None
+    assert broken.tool.name == "hermes"
+    assert "not used: the checkpoint's response_template: fields must be" in broken.table[0][2]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,12 @@ LAYOUT = KVLayout(
 
 
 def runner() -> StepRunner:
-    return StepRunner(CountingExecutor(VOCAB), Slots(4, 64, LAYOUT), SamplingSlots(4, VOCAB))  # type: ignore[arg-type]
+    return StepRunner(CountingExecutor(VOCAB), Slots(4, 64, LAYOUT), SamplingSlots(4, VOCAB))
+
+
+def batches_of(run: StepRunner) -> list[StepBatch]:
+    assert isinstance(run.executor, CountingExecutor)
+    return run.executor.batches
 
 
 def add(slot: int, tokens: list[int], *, num_prompt: int | None = None, **params: object) -> SlotAdd:
@@ -56,7 +61,7 @@ def test_a_batch_holds_each_rows_next_tokens_and_its_blocks() -> None:
         samples=[False, True],
     )
     result = run.execute(plan)
-    batch = run.executor.batches[0]  # type: ignore[attr-defined]
+    batch = batches_of(run)[0]
     assert batch.token_ids.tolist() == [10, 11, 12, 20, 21]
     assert batch.positions.tolist() == [0, 1, 2, 0, 1]
     assert batch.row_starts.tolist() == [0, 3, 5]
@@ -70,7 +75,7 @@ def test_the_next_step_uses_the_token_that_the_engine_has_not_seen() -> None:
     run = runner()
     run.execute(StepPlan(step=1, added=[add(1, [30, 31])], slots=[1], counts=[2], samples=[True]))
     run.execute(StepPlan(step=2, new_blocks=[(1, 0, [77])], slots=[1], counts=[1], samples=[True]))
-    batch = run.executor.batches[1]  # type: ignore[attr-defined]
+    batch = batches_of(run)[1]
     assert batch.token_ids.tolist() == [(31 + 1) % VOCAB]
     assert batch.positions.tolist() == [2] and batch.context_lens.tolist() == [2]
     assert batch.block_tables[0, 0].tolist() == [11, 12, 77]
@@ -80,11 +85,11 @@ def test_a_slot_taken_again_shows_nothing_of_its_last_request() -> None:
     run = runner()
     first = add(3, [1, 2, 3], presence_penalty=1.0, allowed_token_ids=[4], logit_bias={3: 1.0}, min_tokens=2)
     run.execute(StepPlan(step=1, added=[first], slots=[3], counts=[3], samples=[True]))
-    sampling = run.executor.batches[0].sampling  # type: ignore[attr-defined]
+    sampling = batches_of(run)[0].sampling
     assert sampling.penalty_row.tolist() == [0] and sampling.mask_row.tolist() == [0]
     assert sampling.bias_ids.tolist() == [3, 5, 6]
     run.execute(StepPlan(step=2, removed=[3], added=[add(3, [9])], slots=[3], counts=[1], samples=[True]))
-    sampling = run.executor.batches[1].sampling  # type: ignore[attr-defined]
+    sampling = batches_of(run)[1].sampling
     assert sampling.penalty_row.tolist() == [-1] and sampling.mask_row.tolist() == [-1]
     assert sampling.bias_start.tolist() == [0, 0]
 
@@ -196,7 +201,7 @@ def plan_of_engine() -> EnginePlan:
 
 
 def test_results_come_in_order_and_wake_the_poller() -> None:
-    worker = Worker(CountingExecutor(VOCAB), plan_of_engine(), LAYOUT)  # type: ignore[arg-type]
+    worker = Worker(CountingExecutor(VOCAB), plan_of_engine(), LAYOUT)
     try:
         worker.submit(StepPlan(step=1, added=[add(0, [1, 2])], slots=[0], counts=[2], samples=[True]))
         worker.submit(StepPlan(step=2, slots=[0], counts=[1], samples=[True]))
@@ -230,7 +235,7 @@ class Watched(CountingExecutor):
 
 def test_a_result_is_handed_over_when_the_next_step_has_begun_or_at_once_if_there_is_none() -> None:
     executor = Watched()
-    worker = Worker(executor, plan_of_engine(), LAYOUT)  # type: ignore[arg-type]
+    worker = Worker(executor, plan_of_engine(), LAYOUT)
     executor.look = lambda: worker.collect(0)
     try:
         worker.submit(StepPlan(step=1, added=[add(0, [1, 2])], slots=[0], counts=[2], samples=[True]))
@@ -258,7 +263,7 @@ def test_scalars_of_the_same_rows_are_gathered_once_and_anew_when_a_slot_has_ano
     run.execute(StepPlan(step=3, slots=[2, 1], counts=[1, 1], samples=[True] * 2))
     warm = msgspec.structs.replace(add(1, [7]), params=SamplingParams(temperature=0.5, top_k=3))
     run.execute(StepPlan(step=4, removed=[1], added=[warm], slots=[2, 1], counts=[1, 1], samples=[True] * 2))
-    batches = [batch.sampling for batch in run.executor.batches]  # type: ignore[attr-defined]
+    batches = [batch.sampling for batch in batches_of(run)]
     assert batches[0].version == batches[1].version
     assert len({batch.version for batch in batches}) == 3
     assert batches[2].top_k.tolist() == [0, 0] and batches[3].top_k.tolist() == [0, 3]
@@ -268,7 +273,7 @@ def test_scalars_of_the_same_rows_are_gathered_once_and_anew_when_a_slot_has_ano
 def test_a_fault_comes_back_as_a_result_and_ends_the_worker() -> None:
     executor = CountingExecutor(VOCAB)
     executor.fail_with = KernelFault("row 3 is not finite", op="layers.0.attn", position=4)
-    worker = Worker(executor, plan_of_engine(), LAYOUT)  # type: ignore[arg-type]
+    worker = Worker(executor, plan_of_engine(), LAYOUT)
     try:
         worker.submit(StepPlan(step=1, added=[add(0, [1])], slots=[0], counts=[1], samples=[True]))
         worker.submit(StepPlan(step=2, slots=[0], counts=[1], samples=[True]))

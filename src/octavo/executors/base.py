@@ -148,16 +148,20 @@ def nothing() -> None:
     pass
 
 
-class Executor(Protocol):
-    """Life: bind -> allocate_kv -> run*. Raises KernelFault from `run`, WeightError from `bind`."""
+class Runs(Protocol):
+    """What a worker needs of an executor."""
+
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
+        """`on_start` is called once, when the batch has been read and only computing is left. Raises KernelFault."""
+        ...
+
+
+class Executor(Runs, Protocol):
+    """Life: bind -> allocate_kv -> run*. Raises WeightError from `bind`."""
 
     def bind(self, program: Program, source: ModelSource, options: ExecutorOptions) -> None: ...
 
     def allocate_kv(self, num_blocks: int) -> None: ...
-
-    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
-        """`on_start` is called once, when the batch has been read and only computing is left."""
-        ...
 
     def logits(self, batch: StepBatch) -> F32:
         """Raw logits `[S, vocab]` of the sampling rows, without drawing: for tests and scoring tools."""

@@ -8,11 +8,9 @@ from functools import cache
 from typing import Any
 
 from octavo.grammar.base import U32, Matcher
-from octavo.grammar.keys import UniqueKeys
+from octavo.grammar.keys import Banning
 from octavo.grammar.llg import LlguidanceMatcher
-from octavo.grammar.parts import UniqueKeysInParts
 
-_BANNING = (UniqueKeys, UniqueKeysInParts)
 _LEAST = 2  # rows that are worth other threads
 _MOST_THREADS = 8
 
@@ -21,14 +19,14 @@ def fill_all(matchers: Sequence[Matcher], masks: U32, rows: Sequence[int]) -> No
     """`masks[rows[i]]` becomes the mask of `matchers[i]`. `masks` [rows, words]."""
     together: list[tuple[LlguidanceMatcher, int]] = []
     for matcher, row in zip(matchers, rows, strict=True):
-        inner = matcher.inner if isinstance(matcher, _BANNING) else matcher
+        inner = matcher.inner if isinstance(matcher, Banning) else matcher
         if isinstance(inner, LlguidanceMatcher) and not inner.is_stopped:
             together.append((inner, row))
         else:
             inner.fill(masks[row])
     _fill_together(together, masks)
     for matcher, row in zip(matchers, rows, strict=True):
-        if isinstance(matcher, _BANNING):
+        if isinstance(matcher, Banning):
             matcher.ban(masks[row])
 
 

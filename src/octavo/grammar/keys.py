@@ -7,8 +7,10 @@ and the ban on tokens that would complete a key again. Knows no schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -85,7 +87,7 @@ def decoded(spelled: bytes) -> str:
     return spelled.decode("utf-8", "replace")
 
 
-class Quotes:
+class _Quotes:
     """Tokens of a vocabulary that have quotation marks, by what can matter about them."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -108,47 +110,41 @@ def _array(ids: object) -> npt.NDArray[np.int64]:
     return np.fromiter(ids, np.int64)  # type: ignore[call-overload, no-any-return]
 
 
-_quotes: WeakKeyDictionary[Vocabulary, Quotes] = WeakKeyDictionary()
+_quotes: WeakKeyDictionary[Vocabulary, _Quotes] = WeakKeyDictionary()
 
 
-def quotes_of(vocabulary: Vocabulary) -> Quotes:
+def _quotes_of(vocabulary: Vocabulary) -> _Quotes:
     made = _quotes.get(vocabulary)
     if made is None:
-        made = _quotes[vocabulary] = Quotes(vocabulary)
+        made = _quotes[vocabulary] = _Quotes(vocabulary)
     return made
 
 
-def allowed_of(row: U32, ids: npt.NDArray[np.int64]) -> list[int]:
-    """Those of `ids` that a mask allows."""
-    words = row[ids >> 5] >> (ids & 31).astype(np.uint32)
-    found: list[int] = ids[(words & 1).astype(bool)].tolist()
-    return found
+class Banning(ABC):
+    """A matcher that bans some of what `inner` allows, by what the answer was so far. `inner` does all the rest.
 
-
-class UniqueKeys:
-    """A matcher of JSON that bans what would repeat a key. `inner` does all the rest."""
+    `_places` has the state behind every token, so that tokens can be taken back.
+    """
 
     __slots__ = ("_places", "_quotes", "_vocabulary", "inner")
 
     def __init__(self, inner: Matcher, vocabulary: Vocabulary) -> None:
         self.inner = inner
         self._vocabulary = vocabulary
-        self._quotes = quotes_of(vocabulary)
-        self._places = [_Place()]  # one for each token, so that they can be taken back
+        self._quotes = _quotes_of(vocabulary)
+        self._places: list[Any] = []
 
-    def copy(self) -> UniqueKeys:
-        made = UniqueKeys(self.inner.copy(), self._vocabulary)
+    @abstractmethod
+    def ban(self, row: U32) -> None:
+        """Clears the tokens that would repeat a key of an object that is open."""
+
+    @abstractmethod
+    def advance(self, token_ids: Sequence[int]) -> int: ...
+
+    def copy(self) -> Self:
+        made = type(self)(self.inner.copy(), self._vocabulary)
         made._places = self._places[:]
         return made
-
-    def advance(self, token_ids: Sequence[int]) -> int:
-        count = self.inner.advance(token_ids)
-        for taken, token in enumerate(token_ids[:count]):
-            place = self._places[-1].after(self._vocabulary.tokens[token])
-            if place.is_repeated:
-                return taken
-            self._places.append(place)
-        return count
 
     def rollback(self, count: int) -> bool:
         if not self.inner.rollback(count):
@@ -160,30 +156,24 @@ class UniqueKeys:
         self.inner.fill(row)
         self.ban(row)
 
-    def ban(self, row: U32) -> None:
-        """Clears the tokens that would repeat a key of the object that is open."""
-        place, quotes = self._places[-1], self._quotes
-        if not place.keys:
+    def _ban_key(self, row: U32, keys: _Keys, text: bytes, ends: Callable[[bytes], bool]) -> None:
+        """Of a key that is open and spelled `text` so far. `ends`: whether bytes repeat a key of the object."""
+        quotes = self._quotes
+        if b"\\" in text or any("\\" in key for key in keys):
+            self._try(row, quotes.all, ends)
             return
-        if place.text is None:
-            self._try(row, quotes.several)
-        elif not place.is_key:
-            self._try(row, quotes.tricky)
-        elif place.is_escaped or b"\\" in place.text or any("\\" in key for key in place.keys):
-            self._try(row, quotes.all)
-        else:
-            for key in place.keys:
-                spelled = key.encode("utf-8", "replace")
-                if spelled.startswith(place.text):
-                    for token in quotes.by_head.get(spelled[len(place.text) :], ()):
-                        clear(row, token)
-            self._try(row, quotes.tricky)
+        for key in keys:
+            spelled = key.encode("utf-8", "replace")
+            if spelled.startswith(text):
+                for token in quotes.by_head.get(spelled[len(text) :], ()):
+                    _clear(row, token)
+        self._try(row, quotes.tricky, ends)
 
-    def _try(self, row: U32, ids: npt.NDArray[np.int64]) -> None:
-        place, tokens = self._places[-1], self._vocabulary.tokens
-        for token in allowed_of(row, ids):
-            if place.after(tokens[token]).is_repeated:
-                clear(row, token)
+    def _try(self, row: U32, ids: npt.NDArray[np.int64], ends: Callable[[bytes], bool]) -> None:
+        words = row[ids >> 5] >> (ids & 31).astype(np.uint32)
+        for token in ids[(words & 1).astype(bool)].tolist():
+            if ends(self._vocabulary.tokens[token]):
+                _clear(row, token)
 
     @property
     def is_accepting(self) -> bool:
@@ -198,6 +188,38 @@ class UniqueKeys:
         return self.inner.problem
 
 
-def clear(row: U32, token: int) -> None:
+class UniqueKeys(Banning):
+    """For an answer that is JSON and nothing else."""
+
+    __slots__ = ()
+
+    def __init__(self, inner: Matcher, vocabulary: Vocabulary) -> None:
+        super().__init__(inner, vocabulary)
+        self._places: list[_Place] = [_Place()]
+
+    def advance(self, token_ids: Sequence[int]) -> int:
+        count = self.inner.advance(token_ids)
+        for taken, token in enumerate(token_ids[:count]):
+            place = self._places[-1].after(self._vocabulary.tokens[token])
+            if place.is_repeated:
+                return taken
+            self._places.append(place)
+        return count
+
+    def ban(self, row: U32) -> None:
+        place = self._places[-1]
+        if not place.keys:
+            return
+
+        def ends(data: bytes) -> bool:
+            return place.after(data).is_repeated
+
+        if place.text is not None and place.is_key:
+            self._ban_key(row, place.keys, place.text, ends)
+        else:
+            self._try(row, self._quotes.several if place.text is None else self._quotes.tricky, ends)
+
+
+def _clear(row: U32, token: int) -> None:
     """Bans a token."""
     row[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)

@@ -11,13 +11,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.grammar.base import MAX_DEPTH, U32, Matcher, Vocabulary
-from octavo.grammar.keys import allowed_of, clear, decoded, quotes_of
+from octavo.grammar.keys import Banning, decoded
 from octavo.grammar.schema import has_open_objects
 
 _PART = re.compile(r"%json\s+")
@@ -107,21 +107,14 @@ def _after(objects: _Objects, data: bytes) -> _Objects:
     return objects
 
 
-class UniqueKeysInParts:
-    """A matcher that bans what would repeat a key of a JSON part. `inner` does all the rest."""
+class UniqueKeysInParts(Banning):
+    """For an answer in which JSON stands among other text."""
 
-    __slots__ = ("_places", "_quotes", "_vocabulary", "inner")
+    __slots__ = ()
 
     def __init__(self, inner: Matcher, vocabulary: Vocabulary) -> None:
-        self.inner = inner
-        self._vocabulary = vocabulary
-        self._quotes = quotes_of(vocabulary)
-        self._places: list[_Objects] = [()]  # one for each token, so that they can be taken back
-
-    def copy(self) -> UniqueKeysInParts:
-        made = UniqueKeysInParts(self.inner.copy(), self._vocabulary)
-        made._places = self._places[:]
-        return made
+        super().__init__(inner, vocabulary)
+        self._places: list[_Objects] = [()]
 
     def advance(self, token_ids: Sequence[int]) -> int:
         count = self.inner.advance(token_ids)
@@ -131,57 +124,21 @@ class UniqueKeysInParts:
             self._places.append(tuple(one for one in objects if not one.is_repeated))
         return count
 
-    def rollback(self, count: int) -> bool:
-        if not self.inner.rollback(count):
-            return False
-        del self._places[len(self._places) - count :]
-        return True
-
-    def fill(self, row: U32) -> None:
-        self.inner.fill(row)
-        self.ban(row)
-
     def ban(self, row: U32) -> None:
-        """Clears the tokens that would repeat a key of an object that is open."""
         for one in self._places[-1]:
             # In JSON no string goes on with a line, and nothing else with a Q.
             if not one.keys or self._allows(row, b"\n" if one.step in ("key", "string") else b"Q"):
                 continue
+            ends = partial(_repeats, one)
             if one.step == "key":
-                self._ban_key(row, one)
+                self._ban_key(row, one.keys, one.text, ends)
             else:
-                self._try(row, self._quotes.tricky if one.step == "string" else self._quotes.several, one)
-
-    def _ban_key(self, row: U32, one: _Object) -> None:
-        quotes = self._quotes
-        if b"\\" in one.text or any("\\" in key for key in one.keys):
-            self._try(row, quotes.all, one)
-            return
-        for key in one.keys:
-            spelled = key.encode("utf-8", "replace")
-            if spelled.startswith(one.text):
-                for token in quotes.by_head.get(spelled[len(one.text) :], ()):
-                    clear(row, token)
-        self._try(row, quotes.tricky, one)
+                self._try(row, self._quotes.tricky if one.step == "string" else self._quotes.several, ends)
 
     def _allows(self, row: U32, text: bytes) -> bool:
         token = self._vocabulary.id_of(text)
         return token is not None and bool(row[token >> 5] >> np.uint32(token & 31) & np.uint32(1))
 
-    def _try(self, row: U32, ids: npt.NDArray[np.int64], one: _Object) -> None:
-        tokens = self._vocabulary.tokens
-        for token in allowed_of(row, ids):
-            if any(held.is_repeated for held in _after((one,), tokens[token])):
-                clear(row, token)
 
-    @property
-    def is_accepting(self) -> bool:
-        return self.inner.is_accepting
-
-    @property
-    def is_terminated(self) -> bool:
-        return self.inner.is_terminated
-
-    @property
-    def problem(self) -> str | None:
-        return self.inner.problem
+def _repeats(one: _Object, data: bytes) -> bool:
+    return any(held.is_repeated for held in _after((one,), data))

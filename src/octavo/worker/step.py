@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from octavo.executors.base import F32, Executor, SamplingBatch, StepBatch, StepOutput, nothing
+from octavo.executors.base import F32, Runs, SamplingBatch, StepBatch, StepOutput, nothing
 from octavo.grammar.store import GrammarStore
 from octavo.wire.messages import SlotAdd, StepPlan, StepResult, TokenLogprobs
 from octavo.wire.sampling import SamplingParams
@@ -33,7 +33,7 @@ class StepRunner:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: Runs,
         slots: Slots,
         sampling: SamplingSlots,
         store: GrammarStore | None = None,
@@ -45,7 +45,7 @@ class StepRunner:
         self._broken: set[int] = set()  # slots whose parameters cannot act: they draw -1
 
     def execute(self, plan: StepPlan, on_start: Callable[[], None] = nothing) -> StepResult:
-        """`on_start`: see `Executor.run`; not called for a plan without rows."""
+        """`on_start`: see `Runs.run`; not called for a plan without rows."""
         started = time.perf_counter()
         self._apply(plan)
         if not plan.slots:

@@ -17,7 +17,7 @@ import threading
 
 from octavo.config.plan import EnginePlan
 from octavo.errors import OctavoError
-from octavo.executors.base import Executor
+from octavo.executors.base import Runs
 from octavo.grammar.store import GrammarStore
 from octavo.wire.layout import KVLayout
 from octavo.wire.messages import StepPlan, StepResult
@@ -33,7 +33,7 @@ class Worker:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: Runs,
         plan: EnginePlan,
         layout: KVLayout,
         grammars: GrammarStore | None = None,

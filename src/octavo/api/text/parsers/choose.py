@@ -98,11 +98,18 @@ def choose(
     template: str | None, codec: TextCodec, *, tool: str | None = None, reasoning: str | None = None
 ) -> Parsers:
     """The parsers of a model. Raises ConfigError for a name that is unknown or does not fit the vocabulary."""
-    own = _own(template, codec, tool, reasoning)
+    unused = ""
+    try:
+        own = _own(template, codec, tool, reasoning)
+    except Unusable as error:
+        if _HF in (tool, reasoning):
+            raise
+        own, unused = None, f"; not used: {error}"
     if own is not None:
         (tool_row, tool_why), (reasoning_row, reasoning_why) = own
     else:
         tool_row, tool_why = _tool(template, codec, tool)
+        tool_why += unused
         reasoning_row, reasoning_why = _reasoning(template, codec, reasoning)
     tool_row, reasoning_row = _suffixed(tool_row, codec), _suffixed(reasoning_row, codec)
     names = control_tokens(codec, (*_markers(tool_row), *_markers(reasoning_row)))
@@ -144,16 +151,13 @@ _Chosen = tuple[tuple[ToolRow | None, str], tuple[ReasoningRow | None, str]]
 
 
 def _own(template: str | None, codec: TextCodec, tool: str | None, reasoning: str | None) -> _Chosen | None:
-    """Both rows by the checkpoint's response_template, when a flag says so, or when nothing else does."""
+    """Both rows by the checkpoint's response_template, when a flag says so, or nothing else does. Raises Unusable."""
     if _HF not in (tool, reasoning):
         if tool is not None or reasoning is not None or template is None:
             return None
         if fitting_tool_row(template, codec) is not None or fitting_reasoning_row(template) is not None:
             return None
-        try:
-            held = read_template(codec.metadata)
-        except Unusable:
-            return None
+        held = read_template(codec.metadata)
         return None if held is None else _own_rows(held, "the checkpoint's response_template")
     if not {tool, reasoning} <= {None, _HF}:
         raise ConfigError(

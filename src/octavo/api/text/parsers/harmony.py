@@ -6,13 +6,12 @@ parsers, for a message's header says what it is.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 
 from octavo.api.text.parsers.families.base import Full
 from octavo.api.text.parsers.out import Out
-from octavo.api.text.parsers.source import Markers, Source, Steps
+from octavo.api.text.parsers.source import Fault, Markers, Source, Steps, lenient
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -23,8 +22,8 @@ _MAX_HEADER = 1_024
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text, strict=False)
-    except (ValueError, RecursionError):
+        lenient(text)
+    except Fault:
         return False
     return True
 

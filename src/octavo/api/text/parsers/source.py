@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -38,12 +38,17 @@ def no_text(_: str) -> None:
     """A sink for text that nobody wants."""
 
 
-def decoded(text: str) -> str:
-    """The value of a JSON string. Control characters in it are taken as they are; a wrong escape faults."""
+def lenient(text: str) -> Any:
+    """The value of a JSON text. Control characters in strings are taken as they are. Raises Fault."""
     try:
-        value = json.loads(text, strict=False)
-    except ValueError:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
         raise Fault from None
+
+
+def decoded(text: str) -> str:
+    """The value of a JSON string, as `lenient` reads it."""
+    value = lenient(text)
     if not isinstance(value, str):
         raise Fault
     return value
@@ -67,7 +72,7 @@ class Markers:
         return len(text)
 
 
-def _bounded(limit: int) -> tuple[list[str], Callable[[str], None]]:
+def bounded(limit: int) -> tuple[list[str], Callable[[str], None]]:
     """A list of pieces and what adds to it; faults when they have more than `limit` characters together."""
     pieces: list[str] = []
     size = 0
@@ -185,7 +190,7 @@ class Source:
 
     def short(self, markers: Markers, limit: int) -> Steps[tuple[str, str]]:
         """(text, marker) of a text of at most `limit` characters: a name, a key. Faults when it is longer."""
-        pieces, keep = _bounded(limit)
+        pieces, keep = bounded(limit)
         marker = yield from self.until(markers, keep)
         if marker is None:
             raise Fault
@@ -193,7 +198,7 @@ class Source:
 
     def string(self, limit: int) -> Steps[str]:
         """A JSON string, decoded. Faults when it is longer than `limit` or not a string."""
-        pieces, keep = _bounded(limit)
+        pieces, keep = bounded(limit)
         yield from self.expect('"')
         yield from self._rest_of_string(keep)
         return decoded('"' + "".join(pieces))

@@ -15,7 +15,7 @@ from octavo.api.text.parsers.checkpoint.template import Field, ResponseTemplate,
 from octavo.api.text.parsers.checkpoint.values import calls_of
 from octavo.api.text.parsers.families.base import Full
 from octavo.api.text.parsers.out import Out, Tail
-from octavo.api.text.parsers.source import Fault, Sink, Source, Steps
+from octavo.api.text.parsers.source import Fault, Sink, Source, Steps, bounded
 
 MAX_DELIMITER = 4_096  # characters that one delimiter may have
 MAX_BODY = 1 << 20  # characters of one region of calls
@@ -157,18 +157,11 @@ class Regions:
         assert opened is not None
         source, out = self._source, self._out
         source.record = [opened.text]
-        size = 0
-
-        def bounded(text: str) -> None:
-            nonlocal size
-            size += len(text)
-            if size > MAX_BODY:
-                raise Fault
-
+        _, sink = bounded(MAX_BODY)
         close = self._closes.get(field.name)
         try:
-            yield from self._value(field, bounded)
-            found = yield from self._until([] if close is None else [close], bounded)
+            yield from self._value(field, sink)
+            found = yield from self._until([] if close is None else [close], sink)
             body = "".join(source.record)[len(opened.text) :]
             if found is not None:
                 body = body[: len(body) - len(found.text)]

@@ -24,7 +24,7 @@ ROLES: dict[str, Role] = {
     "content": "content",
     "tool_calls": "calls",
 }
-_PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
+PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 _TOP = frozenset({"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"})
 _FIELD = frozenset(
     "open open_pattern close close_pattern content content_args repeats join optional transform transform_each".split()
@@ -233,8 +233,8 @@ def placeholders(scope: str, transform: Any) -> list[str]:
         return [p for value in transform for p in placeholders(scope, value)]
     if not isinstance(transform, str):
         return []
-    whole = _PLACEHOLDER.fullmatch(transform)
-    if whole is None and _PLACEHOLDER.search(transform):
+    whole = PLACEHOLDER.fullmatch(transform)
+    if whole is None and PLACEHOLDER.search(transform):
         raise Unusable(f"{scope}.transform {transform!r} mixes a placeholder with text")
     return [] if whole is None else [whole[1]]
 

@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.api.text.parsers.checkpoint.pattern import Matcher, compiled
-from octavo.api.text.parsers.checkpoint.template import Field
+from octavo.api.text.parsers.checkpoint.template import PLACEHOLDER, Field
 from octavo.api.text.parsers.literals import Transcriber, quoted
-from octavo.api.text.parsers.source import CONTROL, Fault, Source, Steps, decoded
+from octavo.api.text.parsers.source import CONTROL, Fault, Source, Steps, decoded, lenient
 from octavo.api.text.parsers.values import as_json, property_schema
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 _NUMBER_WORDS = {"int": "integer", "float": "number", "bool": "boolean"}
 Tools = Mapping[str, Mapping[str, Any]]
 
@@ -50,7 +49,7 @@ def _call(value: str) -> tuple[str, str]:
         raise Fault
     if arguments[:1] == '"':  # an object that was written as a string
         arguments = decoded(arguments).strip() or "{}"
-        _checked(arguments)
+        lenient(arguments)
     arguments = "{}" if arguments == "null" else arguments
     if arguments[:1] != "{":
         raise Fault
@@ -64,7 +63,7 @@ def _applied(transform: Any, scope: Mapping[str, str]) -> str:
         return "{" + ", ".join(pairs) + "}"
     if isinstance(transform, list):
         return "[" + ", ".join(_applied(v, scope) for v in transform) + "]"
-    found = _PLACEHOLDER.fullmatch(transform) if isinstance(transform, str) else None
+    found = PLACEHOLDER.fullmatch(transform) if isinstance(transform, str) else None
     if found is None:
         return json.dumps(transform, ensure_ascii=False)
     root, *keys = found[1].split(".")
@@ -80,13 +79,6 @@ def _applied(transform: Any, scope: Mapping[str, str]) -> str:
 
 
 # ---- JSON text, taken apart without being written anew ---------------------------------------------
-
-
-def _checked(text: str) -> None:
-    try:
-        json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        raise Fault from None
 
 
 def _value(source: Source) -> str:
@@ -169,7 +161,7 @@ def _json(body: str, args: Mapping[str, Any], spelled: Mapping[str, str]) -> str
     else:
         text = _Loose(body, args, spelled).read()
     try:
-        _checked(text)
+        lenient(text)
     except Fault:
         if not args.get("allow_non_json"):
             raise

@@ -5,10 +5,8 @@ Keys may come in any order. Arguments are forwarded byte for byte as they come, 
 
 from __future__ import annotations
 
-import json
-
 from octavo.api.text.parsers.families.base import MAX_NAME, Reader
-from octavo.api.text.parsers.source import Fault, Steps, decoded, no_text
+from octavo.api.text.parsers.source import Fault, Steps, decoded, lenient, no_text
 
 MAX_HELD = 1 << 20  # characters of arguments that came before the name
 
@@ -170,11 +168,8 @@ class JsonCalls(Reader):
 
 
 def _check_object(text: str) -> None:
-    try:
-        if text and not isinstance(json.loads(text, strict=False), dict):
-            raise Fault
-    except (ValueError, RecursionError):
-        raise Fault from None
+    if text and not isinstance(lenient(text), dict):
+        raise Fault
 
 
 class _Held:
