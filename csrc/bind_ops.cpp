@@ -339,7 +339,7 @@ nb::tuple sample(In<float> logits, nb::handle batch, const std::string& isa) {
     io.token_ids = ids.data(), io.logprobs = logprobs.data(), io.ranks = ranks.data();
     io.top_ids = top_ids.data(), io.top_logprobs = top_logprobs.data(), io.top_stride = best;
     Alone alone(vocab);
-    sampler_of(isa).sample_rows(io, work.data(), vocab, 0, rows, alone.ctx);
+    sampler_of(isa).sample_rows(io, {work.data(), vocab}, 0, rows, alone.ctx);
     const size_t n = size_t(rows), k = size_t(best);
     return nb::make_tuple(numpy(std::move(ids), {n}), numpy(std::move(logprobs), {n}), numpy(std::move(ranks), {n}),
                           numpy(std::move(top_ids), {n, k}), numpy(std::move(top_logprobs), {n, k}),
@@ -359,7 +359,7 @@ nb::tuple score(In<float> logits, In<int32_t> targets, int top, const std::strin
     io.targets = targets.data(), io.score_logprobs = logprobs.data(), io.score_ranks = ranks.data();
     io.score_top_ids = top_ids.data(), io.score_top_logprobs = top_logprobs.data(), io.score_top = top;
     Alone alone{int64_t(vocab)};
-    sampler_of(isa).score_rows(io, logits.data(), int64_t(vocab), 0, int64_t(n), alone.ctx);
+    sampler_of(isa).score_rows(io, {const_cast<float*>(logits.data()), int64_t(vocab)}, 0, int64_t(n), alone.ctx);  // reads only
     return nb::make_tuple(numpy(std::move(logprobs), {n}), numpy(std::move(ranks), {n}), numpy(std::move(top_ids), {n, k}),
                           numpy(std::move(top_logprobs), {n, k}));
 }

@@ -25,8 +25,7 @@ struct LinearOp {
     int64_t rows_stride = 0;
     float* rest = nullptr;             // int8: what rounding left of the rows, [LOGITS_ROWS, groups * GROUP]
     char* rest_operand = nullptr;      // the same, prepared
-    float* logits = nullptr;           // [LOGITS_ROWS, logits_stride]
-    int64_t logits_stride = 0;         // floats
+    Logits logits;                     // LOGITS_ROWS of them
     int32_t* bad_rows = nullptr;       // [LOGITS_ROWS]
 };
 
@@ -120,20 +119,36 @@ void gather_tile(const LinearOp& op, const View& x, const Step& step, int from, 
 // int8 logits: the product with the rows, and on top of it the product with what rounding left of them, a few
 // column blocks at a time so that weights are read from memory once. A quarter of the divergence from the exact
 // model came from rounding this one operand (docs/log.md).
-void multiply_twice(const LinearOp& op, LinearTask task, const Ctx& ctx) {
+void multiply_twice(const LinearOp& op, LinearTask task, int64_t first, int64_t last, const Ctx& ctx) {
     constexpr int64_t BLOCKS_AT_ONCE = 4;
     const auto fn = op.kernels->linear[op.weight.format];
-    LinearTask first = task;
-    first.out.softcap = 0;
-    first.out.bad_rows = nullptr;
+    LinearTask once = task;
+    once.out.softcap = 0;
+    once.out.bad_rows = nullptr;
     task.x = op.rest_operand;
     task.out.residual = task.out.y;
     task.out.residual_stride = task.out.y_stride;
-    const Range r = share(op.weight.blocks, ctx);
-    for (int64_t block = r.first; block < r.last; block += BLOCKS_AT_ONCE) {
-        const int64_t end = std::min(r.last, block + BLOCKS_AT_ONCE);
-        fn(first, block, end, ctx.scratch);
+    for (int64_t block = first; block < last; block += BLOCKS_AT_ONCE) {
+        const int64_t end = std::min(last, block + BLOCKS_AT_ONCE);
+        fn(once, block, end, ctx.scratch);
         fn(task, block, end, ctx.scratch);
+    }
+}
+
+// This thread's columns of the logits, which the sampler's first pass follows while they are in the caches.
+void multiply_logits(const LinearOp& op, const LinearTask& task, const Ctx& ctx) {
+    constexpr int64_t BLOCKS_A_CHUNK = SAMPLER_CHUNK / BLOCK_COLS, BLOCKS_AT_ONCE = 16 * BLOCKS_A_CHUNK;
+    const Program& program = *op.program;
+    const int64_t blocks = op.weight.blocks;
+    const Range chunks = share((blocks + BLOCKS_A_CHUNK - 1) / BLOCKS_A_CHUNK, ctx);
+    const int64_t last = std::min(blocks, chunks.last * BLOCKS_A_CHUNK);
+    for (int64_t block = chunks.first * BLOCKS_A_CHUNK; block < last; block += BLOCKS_AT_ONCE) {
+        const int64_t end = std::min(last, block + BLOCKS_AT_ONCE);
+        if (op.rest) multiply_twice(op, task, block, end, ctx);
+        else op.kernels->linear[op.weight.format](task, block, end, ctx.scratch);
+        if (program.logits_out) continue;
+        program.kernels().sampler->scan_columns(op.logits, task.rows, op.weight.rows, block * BLOCK_COLS,
+                                                std::min(op.weight.rows, end * BLOCK_COLS));
     }
 }
 
@@ -144,27 +159,27 @@ void run_logits(const Op& o, const Step& step, const Ctx& ctx) {
     for (int from = 0; from < total;) {
         const bool scored = from >= step.S;
         const int n = std::min(LOGITS_ROWS, (scored ? total : step.S) - from);
-        if (ctx.tid == 0) std::memset(op.bad_rows, 0, LOGITS_ROWS * sizeof(int32_t));
-        gather_tile(op, o.in[0], step, from, n, ctx);
-        ctx.barrier();
         LinearTask task = op.task;
         task.rows = n;
+        // Raw logits are asked for by tools and tests, which want to hear of values that are not finite; in a step the
+        // sampler draws nothing (-1) from such a row, which ends that one request.
         if (program.logits_out) {
+            if (ctx.tid == 0) std::memset(op.bad_rows, 0, LOGITS_ROWS * sizeof(int32_t));
+            task.out.bad_rows = op.bad_rows;
             task.out.y = reinterpret_cast<char*>(program.logits_out + int64_t(from) * op.weight.rows);
             task.out.y_stride = op.weight.rows * 4;
         }
-        if (op.rest) multiply_twice(op, task, ctx);
-        else multiply(op, task, ctx);
+        gather_tile(op, o.in[0], step, from, n, ctx);
         ctx.barrier();
-        // Raw logits are asked for by tools and tests, which want to hear of it; in a step the sampler draws
-        // nothing (-1) from a row that is not finite, which ends that one request.
-        if (ctx.tid == 0 && program.logits_out)
-            for (int i = 0; i < n; i++)
+        multiply_logits(op, task, ctx);
+        ctx.barrier();
+        if (program.logits_out) {
+            for (int i = 0; i < n && ctx.tid == 0; i++)
                 if (op.bad_rows[i]) program.report(o, from + i);
-        if (!program.logits_out) {
+        } else {
             const SamplerKernels& sampler = *program.kernels().sampler;
-            if (scored) sampler.score_rows(program.sampler, op.logits, op.logits_stride, from - step.S, n, ctx);
-            else sampler.sample_rows(program.sampler, op.logits, op.logits_stride, from, n, ctx);
+            if (scored) sampler.score_rows(program.sampler, op.logits, from - step.S, n, ctx);
+            else sampler.sample_rows(program.sampler, op.logits, from, n, ctx);
         }
         ctx.barrier();
         from += n;
@@ -260,15 +275,16 @@ void add_logits(Program& p, const std::string& name, const Buffer& x, const Weig
         op->rest = reinterpret_cast<float*>(p.allocate(size_t(LOGITS_ROWS * w.groups * GROUP) * 4));
         op->rest_operand = p.allocate(size_t(LOGITS_ROWS * op->rows_stride));
     }
-    op->logits_stride = (w.rows + 15) / 16 * 16 + 16;
-    op->logits = reinterpret_cast<float*>(p.allocate(size_t(LOGITS_ROWS) * size_t(op->logits_stride) * 4));
+    op->logits.stride = (w.rows + 15) / 16 * 16 + 16;
+    op->logits.data = reinterpret_cast<float*>(p.allocate(size_t(LOGITS_ROWS) * size_t(op->logits.stride) * 4));
+    op->logits.maxima_stride = ((w.rows + SAMPLER_CHUNK - 1) / SAMPLER_CHUNK + 15) / 16 * 16;
+    op->logits.maxima = reinterpret_cast<float*>(p.allocate(size_t(LOGITS_ROWS) * size_t(op->logits.maxima_stride) * 4));
     op->bad_rows = reinterpret_cast<int32_t*>(p.allocate(LOGITS_ROWS * 4));
     Epilogue& e = op->task.out;
-    e.y = reinterpret_cast<char*>(op->logits);
-    e.y_stride = op->logits_stride * 4;
+    e.y = reinterpret_cast<char*>(op->logits.data);
+    e.y_stride = op->logits.stride * 4;
     e.width = w.rows;
     e.softcap = softcap;
-    e.bad_rows = op->bad_rows;
     p.need_scratch(sampler_scratch_bytes(w.rows));
 
     Op o;

@@ -15,10 +15,6 @@ namespace {
 
 using TileFn = void (*)(const LinearTask&, const char* w, int64_t block, int64_t row, Ahead);
 
-// Bytes that a streaming block is fetched ahead: a few rows use a kilobyte up in 25 ns, and a large third-level cache
-// answers after 100.
-constexpr int64_t FAR_AHEAD = 8192;
-
 // A block over all rows: tiles of almost equal height.
 OCTAVO_INLINE void sweep(const LinearTask& task, const TileFn* tiles, int tallest, const char* w, const char* next,
                          int64_t next_bytes, int64_t block) {
@@ -32,7 +28,7 @@ OCTAVO_INLINE void sweep(const LinearTask& task, const TileFn* tiles, int talles
     for (int64_t t = 0; t < count; t++) {
         const int64_t h = height + (t < taller ? 1 : 0);
         const char* p = count == 1 ? w + FAR_AHEAD : next + t * int64_t(per_group) * task.groups * 64;
-        tiles[h - 1](task, w, block, row, Ahead{p, per_group});
+        tiles[h - 1](task, w, block, row, Ahead{p, per_group, count == 1});
         row += h;
     }
 }

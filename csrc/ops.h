@@ -182,11 +182,26 @@ inline size_t sampler_scratch_bytes(int64_t vocab) { return size_t(vocab) * 13 +
 // the top 53 bits of its first two words.
 double philox_uniform(uint64_t seed, uint64_t position);
 
+// Rows of logits, and the largest of every SAMPLER_CHUNK of a row (NaN if one of them is): in a step they are found
+// while the logits are still in the caches. Without `maxima` the sampler finds them itself.
+constexpr int SAMPLER_CHUNK = 64;
+struct Logits {
+    float* data = nullptr;
+    int64_t stride = 0;          // floats
+    float* maxima = nullptr;     // [rows, maxima_stride]
+    int64_t maxima_stride = 0;
+
+    float* row(int64_t i) const { return data + i * stride; }
+    const float* maxima_of(int64_t i) const { return maxima ? maxima + i * maxima_stride : nullptr; }
+};
+
 struct SamplerKernels {
-    // Row i of `logits` (stride in floats) belongs to entry first + i of `io`. The rows are shared out over
-    // the threads of `ctx`; no barrier inside. sample_rows overwrites the logits.
-    void (*sample_rows)(const SamplerIO& io, float* logits, int64_t stride, int64_t first, int64_t rows, const Ctx& ctx);
-    void (*score_rows)(const SamplerIO& io, const float* logits, int64_t stride, int64_t first, int64_t rows, const Ctx& ctx);
+    // Fills in the maxima of columns [first, last); first is a multiple of SAMPLER_CHUNK, last one too or `vocab`.
+    void (*scan_columns)(const Logits& logits, int64_t rows, int64_t vocab, int64_t first, int64_t last);
+    // Row i of `logits` belongs to entry first + i of `io`. The rows are shared out over the threads of `ctx`; no barrier
+    // inside. sample_rows overwrites the logits.
+    void (*sample_rows)(const SamplerIO& io, const Logits& logits, int64_t first, int64_t rows, const Ctx& ctx);
+    void (*score_rows)(const SamplerIO& io, const Logits& logits, int64_t first, int64_t rows, const Ctx& ctx);
 };
 
 }  // namespace octavo

@@ -13,7 +13,7 @@
 namespace octavo::OCTAVO_ISA {
 namespace {
 
-constexpr int CHUNK = 64;
+constexpr int CHUNK = SAMPLER_CHUNK;
 constexpr int BUCKETS = 2048;
 constexpr int NUCLEUS_CHUNKS = 256;  // best chunks that are tried before a nucleus is thought flat
 constexpr float COLDEST = 1e-5f;     // lower temperatures are greedy: 1 / T would overflow
@@ -71,24 +71,36 @@ struct Row {
     bool ok;       // no NaN, and top is finite
 };
 
-Row scan(const float* x, int64_t n, float* maxima) {
+// The largest logit of each chunk [first, last), NaN where one is not a number.
+void scan_chunks(const float* x, int64_t n, int64_t first, int64_t last, float* maxima) {
+    static_assert(CHUNK == 4 * LANES);
+    for (int64_t c = first; c < last; ++c) {
+        V v[4];
+        for (int64_t j = 0, i = c * CHUNK; j < 4; ++j, i += LANES) v[j] = i < n ? load_logits(x + i, n - i) : set1(NEG_INF);
+        const uint32_t numbers = mask_eq(v[0], v[0]) & mask_eq(v[1], v[1]) & mask_eq(v[2], v[2]) & mask_eq(v[3], v[3]);
+        maxima[c] = numbers == 0xffff ? max_lanes(max(max(v[0], v[1]), max(v[2], v[3]))) : __builtin_nanf("");
+    }
+}
+
+Row row_of(const float* x, int64_t n, const float* maxima) {
     Row row = {x, n, maxima, (n + CHUNK - 1) / CHUNK, NEG_INF, __builtin_inff(), true};
     const V minus_inf = set1(NEG_INF);
+    V top = minus_inf, bottom = minus_inf;  // bottom: negated, its least is the largest
     uint32_t numbers = 0xffff;
-    for (int64_t c = 0; c < row.chunks; ++c) {
-        V top = minus_inf;
-        for (int64_t i = c * CHUNK; i < n && i < (c + 1) * CHUNK; i += LANES) {
-            const V v = load_logits(x + i, n - i);
-            numbers &= mask_eq(v, v);
-            top = max(top, v);
-        }
-        const float m = max_lanes(top);
-        maxima[c] = m;
-        if (m > row.top) row.top = m;
-        if (m > NEG_INF && m < row.bottom) row.bottom = m;
+    for (int64_t i = 0; i < row.chunks; i += LANES) {
+        const V v = load_logits(maxima + i, row.chunks - i);
+        numbers &= mask_eq(v, v);
+        top = max(top, v);
+        bottom = max(bottom, select(mask_gt(v, minus_inf), set1(0.0f) - v, minus_inf));
     }
+    row.top = max_lanes(top), row.bottom = -max_lanes(bottom);
     row.ok = numbers == 0xffff && row.top > NEG_INF && row.top < __builtin_inff();
     return row;
+}
+
+Row scan(const float* x, int64_t n, float* maxima) {
+    scan_chunks(x, n, 0, (n + CHUNK - 1) / CHUNK, maxima);
+    return row_of(x, n, maxima);
 }
 
 float exp_of(float x) {
@@ -464,7 +476,7 @@ int64_t best_kept(const Row& row, const Keep& keep, int64_t k, const Scratch& s)
     return count;
 }
 
-void sample_row(const SamplerIO& io, int64_t r, float* x, const Scratch& s) {
+void sample_row(const SamplerIO& io, int64_t r, float* x, const float* maxima, const Scratch& s) {
     const int64_t n = io.vocab;
     const int32_t k = io.num_logprobs[r];
     io.token_ids[r] = -1, io.logprobs[r] = 0, io.ranks[r] = 0;
@@ -474,7 +486,7 @@ void sample_row(const SamplerIO& io, int64_t r, float* x, const Scratch& s) {
     if (io.chosen_ids)
         for (int32_t j = io.chosen_start[r]; j < io.chosen_start[r + 1]; ++j) io.chosen_logprobs[j] = NEG_INF;
 
-    Row row = scan(x, n, s.maxima);
+    Row row = maxima ? row_of(x, n, maxima) : scan(x, n, s.maxima);
     if (!row.ok) return;
     const bool raw = k >= 0 && !io.processed_logprobs, edits = has_edits(io, r);
     double log_total = 0;
@@ -516,24 +528,24 @@ void sample_row(const SamplerIO& io, int64_t r, float* x, const Scratch& s) {
     }
 }
 
-void sample_rows(const SamplerIO& io, float* logits, int64_t stride, int64_t first, int64_t rows, const Ctx& ctx) {
+void sample_rows(const SamplerIO& io, const Logits& logits, int64_t first, int64_t rows, const Ctx& ctx) {
     const Share mine = share(rows, ctx.tid, ctx.n);
     const Scratch s = scratch_of(ctx, io.vocab);
-    for (int64_t i = mine.first; i < mine.last; ++i) sample_row(io, first + i, logits + i * stride, s);
+    for (int64_t i = mine.first; i < mine.last; ++i) sample_row(io, first + i, logits.row(i), logits.maxima_of(i), s);
 }
 
-void score_rows(const SamplerIO& io, const float* logits, int64_t stride, int64_t first, int64_t rows, const Ctx& ctx) {
+void score_rows(const SamplerIO& io, const Logits& logits, int64_t first, int64_t rows, const Ctx& ctx) {
     const Share mine = share(rows, ctx.tid, ctx.n);
     const Scratch s = scratch_of(ctx, io.vocab);
     for (int64_t i = mine.first; i < mine.last; ++i) {
         const int64_t p = first + i, k = io.score_top;
-        const float* x = logits + i * stride;
+        const float *x = logits.row(i), *maxima = logits.maxima_of(i);
         const int32_t target = io.targets[p];
         int32_t* ids = io.score_top_ids + p * k;
         float* logprobs = io.score_top_logprobs + p * k;
         io.score_logprobs[p] = NEG_INF, io.score_ranks[p] = 0;
         write_best(nullptr, 0, 0, 1, k, ids, logprobs);
-        const Row row = scan(x, io.vocab, s.maxima);
+        const Row row = maxima ? row_of(x, io.vocab, maxima) : scan(x, io.vocab, s.maxima);
         if (!row.ok || target < 0 || target >= io.vocab) continue;
         const double log_total = io.reports_logits ? 0 : log_sum_exp(row);
         io.score_logprobs[p] = float(double(x[target]) - log_total);
@@ -542,10 +554,15 @@ void score_rows(const SamplerIO& io, const float* logits, int64_t stride, int64_
     }
 }
 
+void scan_columns(const Logits& logits, int64_t rows, int64_t vocab, int64_t first, int64_t last) {
+    for (int64_t i = 0; i < rows; ++i)
+        scan_chunks(logits.row(i), vocab, first / CHUNK, (last + CHUNK - 1) / CHUNK, logits.maxima + i * logits.maxima_stride);
+}
+
 }  // namespace
 
 const SamplerKernels& sampler_kernels() {
-    static constexpr SamplerKernels table = {sample_rows, score_rows};
+    static constexpr SamplerKernels table = {scan_columns, sample_rows, score_rows};
     return table;
 }
 
