@@ -174,6 +174,8 @@ void bind_program(nb::module_& m) {
         .def("set_windows", &Program::set_windows, nb::arg("windows"))
         .def("run", &Program::run, nb::arg("T"), nb::arg("R"), nb::arg("S"), nb::arg("P") = 0,
              nb::call_guard<nb::gil_scoped_release>())
+        .def("run_on", &Program::run_on, nb::arg("rows"), nb::call_guard<nb::gil_scoped_release>(),
+             "The step before once more, each of its rows one token further.")
         .def("run_logits", &run_logits, nb::arg("T"), nb::arg("R"), nb::arg("S"), nb::arg("P"), nb::arg("out"))
         .def("array", &read_buffer, nb::arg("buffer"), nb::arg("rows"), "Rows of a buffer, in place.")
         .def("profile", &Program::profile, nb::arg("on"))

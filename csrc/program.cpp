@@ -285,6 +285,20 @@ void Program::run(int T, int R, int S, int P) {
     throw Fault("values of row " + str(int32_t(fault)) + " are not finite", names_[size_t(position)], position);
 }
 
+void Program::run_on(int rows) {
+    if (rows < 1 || step_.T != rows || step_.R != rows || step_.S != rows || step_.P != 0)
+        refuse("the step before had " + str(step_.T) + " tokens in " + str(step_.R) + " rows, of which " + str(step_.S) +
+               " drew; only one of " + str(rows) + " rows with a token each, which all draw, can be run on");
+    int32_t *token_ids = data<int32_t>("token_ids"), *positions = data<int32_t>("positions");
+    int32_t* context_lens = data<int32_t>("context_lens");
+    int64_t* drawn_at = data<int64_t>("position");
+    for (int r = 0; r < rows; r++) {
+        token_ids[r] = sampler.token_ids[r];
+        positions[r]++, context_lens[r]++, drawn_at[r]++;
+    }
+    run(rows, rows, rows, 0);
+}
+
 void Program::profile(bool on) {
     profile_ = on;
     std::fill(ns_.begin(), ns_.end(), 0);

@@ -118,6 +118,9 @@ public:
 
     // One step. Throws Fault; the program stays usable afterwards.
     void run(int T, int R, int S, int P);
+    // The step before once more, each row one token further: the token that it drew is computed, and the next one drawn.
+    // That step had `rows` rows of one token, all of which drew. Throws Fault, std::invalid_argument.
+    void run_on(int rows);
     // A kernel reports a fault of its op in row `row` (any thread; the first one wins).
     void report(const Op& op, int row);
 

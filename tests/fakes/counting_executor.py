@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.executors.base import StepBatch, StepOutput, nothing
+
+I32 = npt.NDArray[np.int32]
 
 
 class CountingExecutor:
@@ -38,3 +42,42 @@ class CountingExecutor:
             score_top_ids=np.zeros((scored, top), np.int32),
             score_top_logprobs=np.zeros((scored, top), np.float32),
         )
+
+
+class KeepingExecutor(CountingExecutor):
+    """One that can run on; `fails(batch)` are rows for which nothing can be drawn. Counts how often it ran on."""
+
+    def __init__(
+        self, vocab_size: int = 97, fails: Callable[[StepBatch], npt.NDArray[np.bool_]] | None = None
+    ) -> None:
+        super().__init__(vocab_size)
+        self.fails = fails
+        self.num_run_on = 0
+        self._drawn: I32 = np.zeros(0, np.int32)
+
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
+        output = super().run(batch, on_start)
+        if self.fails is not None:
+            output.token_ids[self.fails(batch)] = -1
+        self._drawn = output.token_ids
+        return output
+
+    def run_on(
+        self, new_blocks: list[tuple[int, int, int, list[int]]], on_start: Callable[[], None] = nothing
+    ) -> list[int]:
+        self.num_run_on += 1
+        last = self.batches[-1]
+        tables = np.zeros((*last.block_tables.shape[:2], 32), np.int32)
+        tables[:, :, : last.block_tables.shape[2]] = last.block_tables
+        for row, group, first, ids in new_blocks:
+            tables[group, row, first : first + len(ids)] = ids
+        batch = replace(
+            last,
+            token_ids=self._drawn,
+            positions=last.positions + 1,
+            context_lens=last.context_lens + 1,
+            block_tables=tables,
+            sampling=replace(last.sampling, position=last.sampling.position + 1),
+        )
+        drawn: list[int] = self.run(batch, on_start).token_ids.tolist()
+        return drawn

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -153,6 +153,22 @@ class Runs(Protocol):
 
     def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
         """`on_start` is called once, when the batch has been read and only computing is left. Raises KernelFault."""
+        ...
+
+
+@runtime_checkable
+class RunsOn(Runs, Protocol):
+    """An executor that keeps a batch, so that the next step of the same rows need not be written again."""
+
+    def run_on(
+        self, new_blocks: list[tuple[int, int, int, list[int]]], on_start: Callable[[], None] = nothing
+    ) -> list[int]:
+        """The batch before once more, each row one token further: computes what it drew, draws the next.
+
+        For a batch of one token a row, all of which drew one, without scored tokens; all but the contents of tables and
+        the positions stays as it was. `new_blocks`: (row, group, first place in its table, ids). Returns the tokens
+        `[R]`, -1 as in StepOutput. Raises KernelFault, and ValueError after any other batch.
+        """
         ...
 
 

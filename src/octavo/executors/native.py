@@ -70,6 +70,7 @@ class NativeExecutor:
         self._made = {}
         self._version = 0  # of the sampling scalars in the metadata block
         self._handed: set[str] = set()  # arrays that the core has by reference
+        self._steady = 0  # rows of the batch before, if it can be run on
         self._io = {name: self.core.io(name) for name in self.core.io_names()}
 
     # ---- memory ---------------------------------------------------------------------------------
@@ -169,6 +170,7 @@ class NativeExecutor:
         on_start()
         self.core.run(tokens, rows, samples, scored)
         io = self._io
+        self._steady = rows if tokens == rows == samples and not scored else 0
         return StepOutput(
             token_ids=io["sampled_ids"][:samples].copy(),
             logprobs=io["logprobs"][:samples].copy(),
@@ -181,6 +183,21 @@ class NativeExecutor:
             score_top_logprobs=score_tops[1],
             chosen_logprobs=chosen,
         )
+
+    def run_on(
+        self, new_blocks: list[tuple[int, int, int, list[int]]], on_start: Callable[[], None] = nothing
+    ) -> list[int]:
+        rows = self._steady
+        if not rows:
+            raise ValueError(
+                "the batch before was not one of a token a row, all drawing: it cannot be run on"
+            )
+        tables = self._io["block_tables"]
+        for row, group, first, ids in new_blocks:
+            tables[group, row, first : first + len(ids)] = ids
+        on_start()
+        self.core.run_on(rows)
+        return self._io["sampled_ids"][:rows].tolist()  # type: ignore[no-any-return]
 
     def logits(self, batch: StepBatch) -> F32:
         tokens, rows, samples, scored = self._write(batch)
@@ -209,6 +226,7 @@ class NativeExecutor:
     def _write(self, batch: StepBatch) -> tuple[int, int, int, int]:
         """The batch into the metadata block; returns (T, R, S, P)."""
         io = self._io
+        self._steady = 0
         tokens, rows = len(batch.token_ids), len(batch.context_lens)
         samples, scored = len(batch.sample_tokens), len(batch.score_tokens)
         io["token_ids"][:tokens] = batch.token_ids

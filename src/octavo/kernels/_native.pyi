@@ -146,6 +146,9 @@ class Program:
 
     def set_windows(self, windows: Sequence[int]) -> None: ...
     def run(self, T: int, R: int, S: int, P: int = 0) -> None: ...
+    def run_on(self, rows: int) -> None:
+        """The step before once more, each of its rows one token further."""
+
     def run_logits(self, T: int, R: int, S: int, P: int, out: NDArray[numpy.float32]) -> None: ...
     def array(self, buffer: Buffer, rows: int) -> NDArray[numpy.float32]:
         """Rows of a buffer, in place."""

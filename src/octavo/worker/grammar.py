@@ -72,6 +72,10 @@ class GrammarSlots:
         self.refused.discard(slot)
         self._sampling.complete.discard(slot)
 
+    @property
+    def any_held(self) -> bool:
+        return bool(self._held)
+
     def fill(self, slots: I32, state: Slots) -> None:
         """Masks of those `slots` that have a grammar, into the sampler's rows."""
         if not self._held:

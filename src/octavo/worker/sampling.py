@@ -158,6 +158,15 @@ class SamplingSlots:
         if counted.any():
             self.counts.array[rows[counted], tokens[counted]] += 1
 
+    def is_steady(self, slots: I32) -> bool:
+        """Whether what `gather` gives for `slots` stays the same while they draw, but for the positions, and no
+        log-probability is asked for."""
+        return (
+            not (self._bias or self._stops or self._bad_words or self._chosen)
+            and bool((self.num_logprobs[slots] < 0).all())
+            and bool((self.penalty_row[slots] < 0).all())
+        )
+
     def gather(self, slots: I32, positions: npt.NDArray[np.int64], state: Slots) -> SamplingBatch:
         """The sampler's arrays for `slots` `[S]`, drawing the tokens at `positions` `[S]`."""
         kept = self._scalars(slots)

@@ -14,13 +14,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from octavo.executors.base import F32, Runs, SamplingBatch, StepBatch, StepOutput, nothing
+from octavo.executors.base import F32, Runs, RunsOn, SamplingBatch, StepBatch, StepOutput, nothing
 from octavo.grammar.store import GrammarStore
 from octavo.wire.messages import SlotAdd, StepPlan, StepResult, TokenLogprobs
 from octavo.wire.sampling import SamplingParams
 from octavo.worker.grammar import GrammarSlots
 from octavo.worker.sampling import SamplingSlots
 from octavo.worker.slots import Slots
+from octavo.worker.steady import SteadyRows
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +44,17 @@ class StepRunner:
         self.sampling = sampling
         self.grammars = GrammarSlots(store, sampling)
         self._broken: set[int] = set()  # slots whose parameters cannot act: they draw -1
+        self._steady = SteadyRows(executor, slots) if isinstance(executor, RunsOn) else None
 
     def execute(self, plan: StepPlan, on_start: Callable[[], None] = nothing) -> StepResult:
         """`on_start`: see `Runs.run`; not called for a plan without rows."""
         started = time.perf_counter()
+        if self._steady is not None:
+            if self._steady.follows(plan):
+                result = self._steady.run(plan, on_start)
+                result.elapsed_s = time.perf_counter() - started
+                return result
+            self._steady.forget()
         self._apply(plan)
         if not plan.slots:
             return StepResult(step=plan.step)
@@ -59,8 +67,22 @@ class StepRunner:
         result = StepResult(step=plan.step, token_ids=[[] for _ in plan.slots])
         self._scatter(rows, samples, batch.sampling, output, result)
         self._score(scored, output, result)
+        self._keep(plan, rows, output)
         result.elapsed_s = time.perf_counter() - started
         return result
+
+    def _keep(self, plan: StepPlan, rows: I32, output: StepOutput) -> None:
+        """Remembers a step that the next one may take up as it is."""
+        if (
+            self._steady is not None
+            and len(output.token_ids) == len(rows) == plan.num_tokens
+            and not (self._broken or self.grammars.problems or self.grammars.any_held)
+            and not len(output.score_ranks)
+            and output.token_ids.min() >= 0
+            and self.sampling.is_steady(rows)
+            and bool((self.slots.known[rows] == self.slots.computed[rows] + 1).all())  # none failed before
+        ):
+            self._steady.keep(plan, rows)
 
     def _apply(self, plan: StepPlan) -> None:
         for slot in plan.removed:
