@@ -176,6 +176,8 @@ void bind_program(nb::module_& m) {
              nb::call_guard<nb::gil_scoped_release>())
         .def("run_on", &Program::run_on, nb::arg("rows"), nb::call_guard<nb::gil_scoped_release>(),
              "The step before once more, each of its rows one token further.")
+        .def("redraw", &Program::redraw, nb::arg("rows"), nb::call_guard<nb::gil_scoped_release>(),
+             "Draws again for sampling rows of the step before, from the logits that it kept.")
         .def("run_logits", &run_logits, nb::arg("T"), nb::arg("R"), nb::arg("S"), nb::arg("P"), nb::arg("out"))
         .def("array", &read_buffer, nb::arg("buffer"), nb::arg("rows"), "Rows of a buffer, in place.")
         .def("profile", &Program::profile, nb::arg("on"))

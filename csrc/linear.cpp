@@ -9,7 +9,6 @@ namespace octavo {
 
 namespace {
 
-constexpr int LOGITS_ROWS = 64;  // rows of logits that exist at once
 
 struct LinearOp {
     Weight weight;
@@ -286,6 +285,17 @@ void add_logits(Program& p, const std::string& name, const Buffer& x, const Weig
     e.width = w.rows;
     e.softcap = softcap;
     p.need_scratch(sampler_scratch_bytes(w.rows));
+    p.set_redraw([kept = op.get()](const std::vector<int>& rows, const Ctx& ctx) {
+        const Program& program = *kept->program;
+        const Range mine = share(int64_t(rows.size()), ctx);
+        Ctx alone = ctx;
+        alone.tid = 0, alone.n = 1;
+        for (int64_t i = mine.first; i < mine.last; i++) {
+            Logits one = kept->logits;
+            one.data = one.row(rows[size_t(i)]), one.maxima += rows[size_t(i)] * one.maxima_stride;
+            program.kernels().sampler->sample_rows(program.sampler, one, rows[size_t(i)], 1, alone);
+        }
+    });
 
     Op o;
     o.fn = run_logits;

@@ -153,6 +153,7 @@ struct SamplerIO {
     const int32_t* mask_row = nullptr;
     const uint32_t* masks = nullptr;
     int64_t masks_stride = 0;
+    bool refused = false;         // rows with masks have drawn without them, in vain
     const int32_t* num_logprobs = nullptr;
     bool processed_logprobs = false;
     bool reports_logits = false;  // logits instead of log-probabilities, wherever those are given
@@ -185,6 +186,7 @@ double philox_uniform(uint64_t seed, uint64_t position);
 // Rows of logits, and the largest of every SAMPLER_CHUNK of a row (NaN if one of them is): in a step they are found
 // while the logits are still in the caches. Without `maxima` the sampler finds them itself.
 constexpr int SAMPLER_CHUNK = 64;
+constexpr int LOGITS_ROWS = 64;  // rows of logits that exist at once
 struct Logits {
     float* data = nullptr;
     int64_t stride = 0;          // floats

@@ -299,6 +299,17 @@ void Program::run_on(int rows) {
     run(rows, rows, rows, 0);
 }
 
+void Program::redraw(const std::vector<int>& rows) {
+    if (!redraw_ || !team_) refuse("no step has drawn yet");
+    if (step_.S > LOGITS_ROWS) refuse("the step sampled " + str(step_.S) + " rows; logits of at most " + str(LOGITS_ROWS) + " are kept");
+    if (step_.P) refuse("the step scored tokens, whose logits took the place of those that were sampled");
+    for (int row : rows)
+        if (row < 0 || row >= step_.S) refuse("row " + str(row) + " did not sample; " + str(step_.S) + " rows did");
+    sampler.refused = true;
+    team_->run([&](const Ctx& ctx) { redraw_(rows, ctx); });
+    sampler.refused = false;
+}
+
 void Program::profile(bool on) {
     profile_ = on;
     std::fill(ns_.begin(), ns_.end(), 0);

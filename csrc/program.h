@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -121,6 +122,11 @@ public:
     // The step before once more, each row one token further: the token that it drew is computed, and the next one drawn.
     // That step had `rows` rows of one token, all of which drew. Throws Fault, std::invalid_argument.
     void run_on(int rows);
+    // Draws again for sampling rows of the step before, whose logits are kept (as long as it sampled at most
+    // LOGITS_ROWS of them, and edited none of these). Throws std::invalid_argument.
+    void redraw(const std::vector<int>& rows);
+    using Redraw = std::function<void(const std::vector<int>& rows, const Ctx& ctx)>;
+    void set_redraw(Redraw redraw) { redraw_ = std::move(redraw); }
     // A kernel reports a fault of its op in row `row` (any thread; the first one wins).
     void report(const Op& op, int row);
 
@@ -161,6 +167,7 @@ private:
     std::unique_ptr<Team> team_;
     std::atomic<int64_t> fault_{-1};
     bool profile_ = false, adaptive_ = false;
+    Redraw redraw_;
     std::vector<int64_t> ns_, runs_;
 };
 

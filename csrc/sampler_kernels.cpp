@@ -328,6 +328,21 @@ bool has_edits(const SamplerIO& io, int64_t r) {
            (io.penalty_row[r] >= 0 && (io.repetition[r] != 1.0f || io.presence[r] != 0.0f || io.frequency[r] != 0.0f));
 }
 
+bool allows(const SamplerIO& io, int64_t r, int32_t id) {
+    const uint32_t* mask = io.masks + io.mask_row[r] * io.masks_stride;
+    return mask[id / 32] >> (id % 32) & 1;
+}
+
+// Whether a row draws without its mask first, and with it only where that token is not allowed. The distribution is
+// the same (rejection sampling), and for a greedy row the token; so a mask need not be made until it is known to be
+// needed. Not where something is cut or edited after the mask, or log-probabilities are of what it leaves.
+bool draws_first(const SamplerIO& io, int64_t r) {
+    const bool cuts = io.top_k[r] > 0 || io.top_p[r] < 1 || io.min_p[r] > 0;
+    return io.mask_row[r] >= 0 && io.bias_start[r + 1] == io.bias_start[r] && io.penalty_row[r] < 0 &&
+           (io.temperature[r] < COLDEST || !cuts) && !(io.processed_logprobs && io.num_logprobs[r] >= 0);
+}
+constexpr uint64_t SECOND_DRAW = uint64_t(1) << 62;  // added to the position: the counter of the draw after that
+
 void edit(const SamplerIO& io, int64_t r, float* x) {
     const int64_t n = io.vocab;
     if (io.mask_row[r] >= 0) apply_mask(x, n, io.masks + io.mask_row[r] * io.masks_stride);
@@ -422,10 +437,10 @@ bool may_reach(const Row& row, float threshold, const double* sums, double share
     return most * 1.0001 >= share;
 }
 
-Drawn draw(const SamplerIO& io, int64_t r, const Row& row, Keep* keep, const Scratch& s) {
+Drawn draw(const SamplerIO& io, int64_t r, uint64_t counter, const Row& row, Keep* keep, const Scratch& s) {
     const float min_p = io.min_p[r], top_p = io.top_p[r];
     const int64_t top_k = io.top_k[r];
-    const double uniform = philox_uniform(io.seed[r], uint64_t(io.position[r]));
+    const double uniform = philox_uniform(io.seed[r], counter);
     if (min_p > 0) keep->floor = float(std::log(double(min_p)));
     if (top_k > 0 && top_k < row.n) {
         int64_t count = select_best(row, top_k, s);
@@ -488,31 +503,41 @@ void sample_row(const SamplerIO& io, int64_t r, float* x, const float* maxima, c
 
     Row row = maxima ? row_of(x, n, maxima) : scan(x, n, s.maxima);
     if (!row.ok) return;
-    const bool raw = k >= 0 && !io.processed_logprobs, edits = has_edits(io, r);
+    const bool raw = k >= 0 && !io.processed_logprobs;
+    bool edits = has_edits(io, r);
     double log_total = 0;
     if (raw) {
         if (!io.reports_logits) log_total = log_sum_exp(row);
         if (k > 0) write_best(s.list, select_best(row, k < n ? k : n, s), log_total, 1, k < io.top_stride ? k : io.top_stride, top_ids, top_logprobs);
         write_chosen(io, r, x, {row.top, 1.0f}, 1, log_total);
-        if (edits) std::memcpy(s.raw, x, size_t(n) * 4);
+    }
+    const bool greedy = io.temperature[r] < COLDEST;
+    uint64_t counter = uint64_t(io.position[r]);
+    Keep keep;
+    int32_t id = -1;
+    double kept_log_total = 0;
+    const auto draw_once = [&] {
+        keep = {row.top, greedy ? 1.0f : 1.0f / io.temperature[r]};
+        if (greedy) {
+            id = first_of(row, row.top);
+            if (k >= 0 && !raw && !io.reports_logits) kept_log_total = log_sum_exp(row) - double(row.top);
+        } else {
+            const Drawn drawn = draw(io, r, counter, row, &keep, s);
+            id = drawn.id, kept_log_total = drawn.log_total;
+        }
+    };
+    if (draws_first(io, r)) {
+        if (!io.refused) draw_once();
+        if (id >= 0 && allows(io, r, id)) edits = false;
+        counter += SECOND_DRAW;
     }
     if (edits) {
+        if (raw) std::memcpy(s.raw, x, size_t(n) * 4);
         edit(io, r, x);
         row = scan(x, n, s.maxima);
         if (!row.ok) return;
     }
-
-    const bool greedy = io.temperature[r] < COLDEST;
-    Keep keep = {row.top, greedy ? 1.0f : 1.0f / io.temperature[r]};
-    int32_t id;
-    double kept_log_total = 0;
-    if (greedy) {
-        id = first_of(row, row.top);
-        if (k >= 0 && !raw && !io.reports_logits) kept_log_total = log_sum_exp(row) - double(row.top);
-    } else {
-        const Drawn drawn = draw(io, r, row, &keep, s);
-        id = drawn.id, kept_log_total = drawn.log_total;
-    }
+    if (edits || id < 0) draw_once();
     if (id < 0) return;
     io.token_ids[r] = id;
     if (raw) {

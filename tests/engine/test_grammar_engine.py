@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pytest
 from tests.engine.real_engine import Answer, RealModel, run
 from tests.models.checkpoints import VOCAB, write
@@ -12,7 +13,7 @@ from tests.models.checkpoints import VOCAB, write
 from octavo.core.engine import Engine
 from octavo.core.grammar import GrammarGate
 from octavo.grammar import batch
-from octavo.grammar.base import GrammarError, Matcher, Vocabulary
+from octavo.grammar.base import Accepts, GrammarError, Matcher, Vocabulary
 from octavo.grammar.store import GrammarStore
 from octavo.weights.load import open_model
 from octavo.wire.messages import EngineRequest, FinishReason
@@ -53,7 +54,7 @@ def torch_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealModel]
 
 
 def request(name: str, spec: StructuredSpec | None, seed: int, **params: object) -> EngineRequest:
-    sampling = SamplingParams(temperature=1.0, structured=spec, **params)  # type: ignore[arg-type]
+    sampling = SamplingParams(**{"temperature": 1.0, "structured": spec, **params})  # type: ignore[arg-type]
     prompt = [3 + (seed * 7 + i) % 50 for i in range(5 + seed % 20)]
     return EngineRequest(id=name, prompt=prompt, params=sampling, max_tokens=40, seed=seed, eos_ids=[EOS])
 
@@ -245,3 +246,63 @@ def test_masks_that_fail_together_are_made_one_by_one(
     monkeypatch.setattr(batch, "fill_all", fails)
     found = serve(model, requests)
     assert {n: a.token_ids for n, a in found.items()} == {n: a.token_ids for n, a in expected.items()}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.kind)
+def test_masks_after_the_draw_give_what_masks_before_it_give(
+    model: RealModel, spec: StructuredSpec, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone (so that steps go on with the batch before) and beside others; free rows draw as ever."""
+    masks: list[int] = []
+    fill = batch.fill_all
+
+    def counted(matchers: Sequence[Matcher], *rest: object) -> None:
+        masks.append(len(matchers))
+        fill(matchers, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(batch, "fill_all", counted)
+
+    def answers(most_redrawn: int) -> tuple[list[dict[str, object]], int]:
+        monkeypatch.setattr(model.executor, "most_redrawn", most_redrawn)
+        masks.clear()
+        found = []
+        for seed in range(3):
+            wanted = request("target", spec, seed, temperature=temperature)
+            mates = [request(f"m{i}", s, 50 + i) for i, s in enumerate([None, *SPECS])]
+            for requests in ([wanted], [wanted, *mates]):
+                served = serve(model, requests)
+                found.append({n: (a.token_ids, a.finish, a.error) for n, a in served.items()})
+        return found, sum(masks)
+
+    after, fewer = answers(64)
+    before, all_of_them = answers(0)
+    assert after == before
+    assert 0 < fewer < all_of_them
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.kind)
+def test_a_token_is_accepted_exactly_where_the_mask_allows_it(spec: StructuredSpec) -> None:
+    store = GrammarStore(lambda: VOCABULARY)
+    rng = random.Random(3)
+    for _ in range(4):
+        matcher = store.matcher(spec)
+        if not isinstance(matcher, Accepts):
+            continue
+        for _ in range(12):
+            row = np.zeros(VOCABULARY.num_words, np.uint32)
+            matcher.fill(row)
+            allowed = [i for i in range(VOCAB) if row[i >> 5] >> np.uint32(i & 31) & np.uint32(1)]
+            forced = matcher.forced()
+            took = [forced] if forced is not None else [i for i in range(VOCAB) if _copy(matcher).accept(i)]
+            assert took == allowed
+            if not allowed:
+                break
+            assert matcher.accept(rng.choice(allowed))
+    store.close()
+
+
+def _copy(matcher: Accepts) -> Accepts:
+    copied = matcher.copy()
+    assert isinstance(copied, Accepts)
+    return copied

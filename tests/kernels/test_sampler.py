@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from octavo.executors.base import SamplingBatch
+from octavo.executors.torch_executor.sampler import sample_row
 from octavo.kernels import _native as native
 
 F32 = npt.NDArray[np.float32]
@@ -430,3 +431,31 @@ def test_refuses_wrong_shapes() -> None:
     bad = batch(2, 40, mask_row=0)
     with pytest.raises(ValueError, match="outside"):
         native.sample(logits, bad, ISAS[0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_row_that_draws_before_its_mask_has_the_distribution_of_the_mask(
+    temperature: float, isa: str
+) -> None:
+    """Tokens are those of the reference, one by one; their frequencies those of the softmax over what is allowed."""
+    rng = np.random.default_rng(5)
+    rows, vocab = 4000, 40
+    one = rng.standard_normal(vocab).astype(np.float32) * 2
+    allowed = rng.random(vocab) < 0.4
+    allowed[int(np.argmax(one))] = False  # a greedy row is refused at first
+    logits = np.tile(one, (rows, 1))
+    fields = batch(
+        rows, vocab, temperature=temperature, seed=np.arange(rows), mask_row=0, masks=bits_of(allowed[None])
+    )
+    tokens = native.sample(logits, fields, isa)[0]
+    expected = [sample_row(one.astype(np.float64), fields, row)[0] for row in range(300)]
+    assert tokens[:300].tolist() == expected
+    assert allowed[tokens].all()
+    if temperature == 0:
+        assert (tokens == np.flatnonzero(allowed)[np.argmax(one[allowed])]).all()
+        return
+    p = np.where(allowed, np.exp((one - one.max()) / temperature), 0)
+    p /= p.sum()
+    found = np.bincount(tokens, minlength=vocab)
+    assert (np.abs(found - rows * p) <= 5 * np.sqrt(rows * p * (1 - p)) + 1).all()

@@ -172,6 +172,23 @@ class RunsOn(Runs, Protocol):
         ...
 
 
+@runtime_checkable
+class Redraws(Runs, Protocol):
+    """An executor that keeps the logits of a step, so that a mask may be made after a draw instead of before."""
+
+    most_redrawn: int  # sampling rows of a step whose logits are kept; none if it scored tokens
+
+    def redraw(self, rows: list[int], mask_rows: list[int], masks: U32) -> list[int]:
+        """Draws again for `rows` (sampling rows of the last batch, without mask, bias, penalty and log-probabilities),
+        now with `masks[mask_rows[i]]`. Their first draw counts as the first one of `draws_first` (docs/adr/0010), so
+        that the tokens are those of a batch with the masks. -1 where a mask allows nothing."""
+        ...
+
+    def replace(self, rows: list[int], tokens: list[int]) -> None:
+        """What `rows` have drawn is to be `tokens`, should the batch be run on."""
+        ...
+
+
 class Executor(Runs, Protocol):
     """Life: bind -> allocate_kv -> run*. Raises WeightError from `bind`."""
 

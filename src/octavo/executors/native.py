@@ -33,7 +33,9 @@ ARENA_SLACK_BYTES = 4096
 
 
 class NativeExecutor:
-    """Implements executors.base.Executor on the CPU."""
+    """Implements executors.base.Executor, RunsOn and Redraws on the CPU."""
+
+    most_redrawn = 64  # LOGITS_ROWS of csrc/ops.h
 
     def bind(self, program: Program, source: ModelSource, options: ExecutorOptions) -> None:
         self.program, self.options = program, options
@@ -198,6 +200,17 @@ class NativeExecutor:
         on_start()
         self.core.run_on(rows)
         return self._io["sampled_ids"][:rows].tolist()  # type: ignore[no-any-return]
+
+    def redraw(self, rows: list[int], mask_rows: list[int], masks: npt.NDArray[np.uint32]) -> list[int]:
+        io = self._io
+        io["mask_row"][rows] = mask_rows
+        self._hand("masks", masks)
+        self.core.redraw(rows)
+        io["mask_row"][rows] = -1
+        return io["sampled_ids"][rows].tolist()  # type: ignore[no-any-return]
+
+    def replace(self, rows: list[int], tokens: list[int]) -> None:
+        self._io["sampled_ids"][rows] = tokens
 
     def logits(self, batch: StepBatch) -> F32:
         tokens, rows, samples, scored = self._write(batch)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -124,6 +124,19 @@ class Matcher(Protocol):
     @property
     def problem(self) -> str | None:
         """Why it cannot go on, if it cannot."""
+        ...
+
+
+@runtime_checkable
+class Accepts(Matcher, Protocol):
+    """A matcher that can be asked about one token without a mask."""
+
+    def forced(self) -> int | None:
+        """The token that is all of the mask, where the text to come is certain: its own spelling, and no other."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Takes the token exactly where `fill` would allow it, if none is forced."""
         ...
 
 

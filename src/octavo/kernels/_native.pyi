@@ -149,6 +149,9 @@ class Program:
     def run_on(self, rows: int) -> None:
         """The step before once more, each of its rows one token further."""
 
+    def redraw(self, rows: Sequence[int]) -> None:
+        """Draws again for sampling rows of the step before, from the logits that it kept."""
+
     def run_logits(self, T: int, R: int, S: int, P: int, out: NDArray[numpy.float32]) -> None: ...
     def array(self, buffer: Buffer, rows: int) -> NDArray[numpy.float32]:
         """Rows of a buffer, in place."""

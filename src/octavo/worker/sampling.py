@@ -167,6 +167,18 @@ class SamplingSlots:
             and bool((self.penalty_row[slots] < 0).all())
         )
 
+    def draws_first(self, slot: int) -> bool:
+        """Whether a mask may come after the draw (docs/adr/0010): nothing else edits or cuts what the slot draws from,
+        and no log-probability is asked for. A greedy slot has no cuts."""
+        return (
+            self.penalty_row[slot] < 0
+            and self.num_logprobs[slot] < 0
+            and self.top_k[slot] == 0
+            and self.top_p[slot] >= 1
+            and self.min_p[slot] <= 0
+            and not any(slot in held for held in (self._bias, self._stops, self._bad_words, self._chosen))
+        )
+
     def gather(self, slots: I32, positions: npt.NDArray[np.int64], state: Slots) -> SamplingBatch:
         """The sampler's arrays for `slots` `[S]`, drawing the tokens at `positions` `[S]`."""
         kept = self._scalars(slots)

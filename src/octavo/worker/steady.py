@@ -41,9 +41,11 @@ class SteadyRows:
     The slots fall behind while the rows go on; `forget` brings them up to date.
     """
 
-    def __init__(self, executor: RunsOn, slots: Slots) -> None:
+    def __init__(self, executor: RunsOn, slots: Slots, check: Callable[[list[int], list[int]], None]) -> None:
+        """`check(slots, tokens)` may replace tokens that must not be drawn, by others or by -1."""
         self._executor = executor
         self._slots = slots
+        self._check = check
         self._batch: _Batch | None = None
 
     def keep(self, plan: StepPlan, rows: I32) -> None:
@@ -90,6 +92,7 @@ class SteadyRows:
                 blocks.append((row, group, int(slots.num_blocks[group, slot]), ids))
             slots.extend(slot, group, ids)
         tokens = self._executor.run_on(blocks, on_start)
+        self._check(kept.slots, tokens)
         kept.drawn.append(tokens)
         if min(tokens) < 0:  # nothing can be drawn for a row: the engine fails its request
             self.forget()

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from octavo.executors.base import F32, Runs, RunsOn, SamplingBatch, StepBatch, StepOutput, nothing
+from octavo.executors.base import F32, Redraws, Runs, RunsOn, SamplingBatch, StepBatch, StepOutput, nothing
 from octavo.grammar.store import GrammarStore
 from octavo.wire.messages import SlotAdd, StepPlan, StepResult, TokenLogprobs
 from octavo.wire.sampling import SamplingParams
@@ -44,7 +44,8 @@ class StepRunner:
         self.sampling = sampling
         self.grammars = GrammarSlots(store, sampling)
         self._broken: set[int] = set()  # slots whose parameters cannot act: they draw -1
-        self._steady = SteadyRows(executor, slots) if isinstance(executor, RunsOn) else None
+        self._redraws = executor if isinstance(executor, Redraws) else None
+        self._steady = SteadyRows(executor, slots, self._check) if isinstance(executor, RunsOn) else None
 
     def execute(self, plan: StepPlan, on_start: Callable[[], None] = nothing) -> StepResult:
         """`on_start`: see `Runs.run`; not called for a plan without rows."""
@@ -52,6 +53,7 @@ class StepRunner:
         if self._steady is not None:
             if self._steady.follows(plan):
                 result = self._steady.run(plan, on_start)
+                self._explain(plan.slots, result)
                 result.elapsed_s = time.perf_counter() - started
                 return result
             self._steady.forget()
@@ -63,20 +65,37 @@ class StepRunner:
         samples = np.flatnonzero(plan.samples)  # [S] rows that draw
         batch, scored = self._gather(rows, counts, samples)
         output = self.executor.run(batch, on_start)
+        if self.grammars.any_held:
+            tokens = output.token_ids.tolist()
+            self._check(rows[samples].tolist(), tokens)
+            output.token_ids[:] = tokens
         self.slots.computed[rows] += counts
         result = StepResult(step=plan.step, token_ids=[[] for _ in plan.slots])
         self._scatter(rows, samples, batch.sampling, output, result)
+        self._explain(rows[samples].tolist(), result)
         self._score(scored, output, result)
         self._keep(plan, rows, output)
         result.elapsed_s = time.perf_counter() - started
         return result
+
+    def _check(self, slots: list[int], tokens: list[int]) -> None:
+        """Tokens that were drawn before their mask and do not fit are drawn again."""
+        if self._redraws is not None:
+            self.grammars.check(slots, tokens, self._redraws)
+
+    def _explain(self, slots: list[int], result: StepResult) -> None:
+        """Why nothing could be drawn for some slots."""
+        for slot in self.grammars.problems.keys() & set(slots) if self.grammars.problems else ():
+            result.problems[slot] = self.grammars.problems[slot]
+            if slot in self.grammars.refused:
+                result.refused.append(slot)
 
     def _keep(self, plan: StepPlan, rows: I32, output: StepOutput) -> None:
         """Remembers a step that the next one may take up as it is."""
         if (
             self._steady is not None
             and len(output.token_ids) == len(rows) == plan.num_tokens
-            and not (self._broken or self.grammars.problems or self.grammars.any_held)
+            and not (self._broken or self.grammars.problems or self.grammars.any_masked)
             and not len(output.score_ranks)
             and output.token_ids.min() >= 0
             and self.sampling.is_steady(rows)
@@ -118,7 +137,8 @@ class StepRunner:
         score_tokens = np.concatenate([x.tokens for x in scored]) if scored else _NO_IDS
         score_targets = np.concatenate([x.targets for x in scored]) if scored else _NO_IDS
         drawing = rows[samples]
-        self.grammars.fill(drawing, s)
+        may_try = self._redraws is not None and len(drawing) <= self._redraws.most_redrawn and not scored
+        self.grammars.fill(drawing, s, may_try=may_try)
         batch = StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -195,13 +215,8 @@ class StepRunner:
         for i, (row, slot, token) in enumerate(
             zip(samples.tolist(), drawing.tolist(), out.token_ids.tolist(), strict=True)
         ):
-            problem = self.grammars.problems.get(slot)
-            if token < 0 or slot in self._broken or problem is not None:
+            if token < 0 or slot in self._broken or slot in self.grammars.problems:
                 result.token_ids[row] = [-1]  # nothing can be drawn: the engine fails this request
-                if problem is not None:
-                    result.problems[slot] = problem
-                    if slot in self.grammars.refused:
-                        result.refused.append(slot)
                 continue
             self.slots.append(slot, token)
             self.sampling.drawn(slot, token)

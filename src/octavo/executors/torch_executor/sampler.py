@@ -1,6 +1,7 @@
 """Reference sampler: SamplingBatch row by row in numpy float64. The oracle of the native sampler.
 
 Order: raw log-probabilities; mask; bias; penalties; temperature; min_p; top_k; top_p; the draw.
+A row with a mask and nothing else that cuts or edits draws without the mask first (`draws_first`).
 Ties go to the lower token id everywhere. A row whose logits hold NaN or +inf, or in which nothing is
 left to draw from, gives token -1.
 """
@@ -31,6 +32,9 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
         c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & _WORD, (p0 >> 32) ^ c3 ^ k1, p0 & _WORD
         k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
     return c0, c1, c2, c3
+
+
+SECOND_DRAW = 1 << 62  # added to the position: the counter of a draw after one that the mask did not allow
 
 
 def uniform(seed: int, position: int) -> float:
@@ -103,19 +107,44 @@ def draw(x: F64, ids: I64, u: float) -> int:
     return int(ids[min(place, len(ids) - 1)])
 
 
+def draws_first(s: SamplingBatch, row: int) -> bool:
+    """Whether the row draws without its mask first, and with it only where that token is not allowed.
+
+    The distribution is the same (rejection sampling), and for a greedy row the token: most masks of a grammar need not
+    be made then. Not where something is cut or edited after the mask, or log-probabilities are of what it leaves.
+    """
+    is_greedy = s.temperature[row] < COLDEST
+    return (
+        s.mask_row[row] >= 0
+        and s.bias_start[row + 1] == s.bias_start[row]
+        and s.penalty_row[row] < 0
+        and (is_greedy or (s.top_k[row] <= 0 and s.top_p[row] >= 1 and s.min_p[row] <= 0))
+        and not (s.processed_logprobs and s.num_logprobs[row] >= 0)
+    )
+
+
 def sample_row(logits: F64, s: SamplingBatch, row: int) -> tuple[int, F64]:
     """(token, the logits that its log-probabilities are taken from)."""
-    if np.isnan(logits).any() or np.isposinf(logits).any():
+    if np.isnan(logits).any() or np.isposinf(logits).any() or np.isneginf(logits).all():
         return -1, logits
+    temperature, position = float(s.temperature[row]), int(s.position[row])
+    if draws_first(s, row):
+        if temperature < COLDEST:
+            token = int(np.argmax(logits))
+        else:
+            x = logits / temperature
+            token = draw(x, np.flatnonzero(x > -np.inf), uniform(int(s.seed[row]), position))
+        if unpack_bits(s.masks[s.mask_row[row]], len(logits))[token]:
+            return token, logits
+        position += SECOND_DRAW
     x = processed(logits, s, row)
     if np.isneginf(x).all():
         return -1, logits
-    temperature = float(s.temperature[row])
     if temperature < COLDEST:
         return int(np.argmax(x)), x if s.processed_logprobs else logits
     x = x / temperature
     ids = candidates(x, s, row)
-    token = draw(x, ids, uniform(int(s.seed[row]), int(s.position[row])))
+    token = draw(x, ids, uniform(int(s.seed[row]), position))
     if not s.processed_logprobs:
         return token, logits
     kept = np.full_like(x, -np.inf)
