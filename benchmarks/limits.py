@@ -115,7 +115,9 @@ def _costs(model: str, weights: str) -> tuple[tuple[Cost, ...], tuple[Cost, ...]
 
     def costs(new: int, context: int) -> tuple[Cost, ...]:
         shape = StepShape((new,), (context,), 1)
-        return tuple(cost_of(op, program, planned.source, choice, shape) for op in program.ops)
+        return tuple(
+            cost_of(op, program, planned.source, choice, shape, plan.executor.isa) for op in program.ops
+        )
 
     return costs(*C1_SHAPE), costs(C4_TOKENS, 0), plan.executor.isa
 

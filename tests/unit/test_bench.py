@@ -18,7 +18,7 @@ from benchmarks.serve_load import Target
 from octavo.cli import main as cli
 from octavo.launch.facts import optimise
 from octavo.models.registry import build_program
-from octavo.program.cost import StepShape, cost_of
+from octavo.program.cost import StepShape, cost_of, unit_of
 from octavo.weights.load import open_model
 
 
@@ -162,13 +162,32 @@ def test_the_cost_of_attention_counts_what_each_query_sees(smollm2_path: str) ->
     source = open_model(smollm2_path)
     program = optimise(build_program(source.config, block_size=16, kv_dtype="bf16"), 2)
     shape = StepShape((1, 4), (10, 0), 2)
-    costs = {op.name: cost_of(op, program, source, "file", shape) for op in program.ops}
+    costs = {op.name: cost_of(op, program, source, "file", shape, "avx2") for op in program.ops}
     attend, logits = costs["layers.0.attn.attend"], costs["logits"]
     assert attend.ops == 4 * 9 * 64 * (11 + 1 + 2 + 3 + 4)
     assert attend.streamed_bytes == (11 + 4) * 2 * 3 * 64 * 2
     assert (logits.ops, logits.unit) == (2.0 * 2 * 49152 * 576, "int8")
     down = costs["layers.0.mlp.down"]
     assert (down.ops, down.streamed_bytes) == (2.0 * 5 * 576 * 1536, 576 // 32 * (1536 // 32) * 640)
+
+
+@pytest.mark.parametrize(
+    ("form", "isa", "rows", "unit"),
+    [
+        ("w8", "avx512_amx", 1, "bf16"),  # opened to bf16 on tiles, whatever the rows
+        ("w8", "avx512_bf16", 512, "int8"),
+        ("w4", "avx512_amx", 31, "int8"),
+        ("w4", "avx512_amx", 32, "int8 tile"),
+        ("w4", "avx512_amx", 33, "int8"),  # 15 rows of 48 would be computed twice
+        ("w4", "avx512_amx", 512, "int8 tile"),
+        ("w4", "avx2", 512, "int8"),
+        ("f16", "avx512_amx", 64, "f32"),
+    ],
+)
+def test_a_product_is_held_against_the_unit_that_computes_it(
+    form: str, isa: str, rows: int, unit: str
+) -> None:
+    assert unit_of(form, isa, rows) == unit
 
 
 def test_bench_step_prints_the_anatomy(smollm2_path: str, capsys: pytest.CaptureFixture[str]) -> None:
