@@ -1,6 +1,6 @@
 """Makes of a GGUF file what llama.cpp and OpenVINO read, and a file of flags that names it all to the bench.
 
-    ./run bench peers MODEL.gguf OUT --llama-server FILE --openvino-python FILE
+    ./run bench peers MODEL.gguf OUT --llama-server FILE --llama-weights Q4_K_M --openvino-python FILE
     ./run bench --model MODEL.gguf --cases c1,c2,c4 @OUT/peers.txt
 
 llama.cpp reads the GGUF file itself. For OpenVINO its weights are dequantised (to_hugging_face) and quantised
@@ -32,6 +32,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("out", type=Path, help="folder to write")
     parser.add_argument("--llama-server", type=Path, help="path of llama-server")
     parser.add_argument(
+        "--llama-weights", help="llama.cpp's name for the file's weights (default: the type of most of them)"
+    )
+    parser.add_argument(
         "--openvino-python", type=Path, help="of an environment with openvino-genai and optimum"
     )
     parser.add_argument(
@@ -50,7 +53,10 @@ def main(argv: list[str]) -> int:
     openvino = {}
     if given.openvino_python:
         openvino = {f: export(given.model, given.out, given.openvino_python, f) for f in formats}
-    words = flags(given.model, given.llama_server, given.openvino_python, openvino)
+    llama = {}
+    if given.llama_server:
+        llama = {given.llama_weights or main_type(given.model): given.model}
+    words = flags(given.llama_server, llama, given.openvino_python, openvino)
     path = given.out / "peers.txt"
     path.write_text("\n".join(words) + "\n")
     print(f"{path}\n./run bench --model {given.model} @{path}")
@@ -81,17 +87,18 @@ def export(model: Path, out: Path, python: Path, weights: str) -> Path:
 
 
 def flags(
-    model: Path, llama: Path | None, openvino_python: Path | None, openvino: dict[str, Path]
+    llama_server: Path | None, llama: dict[str, Path], openvino_python: Path | None, openvino: dict[str, Path]
 ) -> list[str]:
     """One word a line, as `@FILE` of the bench wants them. Paths are absolute: the bench may start elsewhere."""
-    words: list[str] = []
-    if llama:
-        words += ["--llama-server", os.path.abspath(llama), "--llama-models"]
-        words += [f"{main_type(model)}={os.path.abspath(model)}"]
-    if openvino:
-        words += ["--openvino-python", os.path.abspath(str(openvino_python)), "--openvino-models"]
-        words += [f"{weights}={os.path.abspath(path)}" for weights, path in openvino.items()]
-    names = [name for name, is_there in (("llama.cpp", llama), ("openvino", openvino)) if is_there]
+    words, names = [], []
+    for name, flag, program, models in (
+        ("llama.cpp", "--llama-server", llama_server, llama),
+        ("openvino", "--openvino-python", openvino_python, openvino),
+    ):
+        if program:
+            names.append(name)
+            words += [flag, os.path.abspath(program), f"--{flag[2:].partition('-')[0]}-models"]
+            words += [f"{weights}={os.path.abspath(path)}" for weights, path in models.items()]
     return [*words, "--peers", ",".join(names)]
 
 

@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import cases, draw, figures, run_bench, serve_load
 from benchmarks.cases import Sent
 from benchmarks.figures import Seen
-from benchmarks.peers import servers
+from benchmarks.peers import prepare, servers
 from benchmarks.serve_load import Target
 
 from octavo.cli import main as cli
@@ -153,8 +154,62 @@ def test_a_rival_that_is_not_placed_is_refused(words: list[str], said: str) -> N
         run_bench.chosen_sides(run_bench.parser().parse_args(words))
 
 
+def test_what_is_prepared_is_placed_by_its_file_of_flags(tmp_path: Path) -> None:
+    """As `--peers ... @FILE` reads it; a rival that is not there is not named."""
+    made = {name: tmp_path / name for name in ("llama-server", "m.gguf", "python", "int4")}
+    for path in made.values():
+        path.touch()
+    words = prepare.flags(
+        made["llama-server"], {"Q4_K_M": made["m.gguf"]}, made["python"], {"int4": made["int4"]}
+    )
+    (tmp_path / "peers.txt").write_text("\n".join(words) + "\n")
+    given = run_bench.parser().parse_args(["--weights", "w8", f"@{tmp_path}/peers.txt"])
+    sides = run_bench.chosen_sides(given)
+    assert [side.label for side in sides] == ["octavo w8", "llama.cpp Q4_K_M", "openvino int4"]
+    assert prepare.flags(None, {}, made["python"], {"int4": made["int4"]})[-1] == "openvino"
+
+
+def test_two_choices_that_mean_the_same_are_one_side(smollm2_path: str) -> None:
+    given = run_bench.parser().parse_args(["--model", smollm2_path, "--weights", "file,w8,w4"])
+    sides = run_bench.chosen_sides(given)
+    assert [(side.label, side.asked) for side in sides] == [("octavo w4", "file"), ("octavo w8", "w8")]
+
+
+def test_goals_belong_to_a_model() -> None:
+    found = [result("octavo w8", 8, "c2", out_tok_s=100), result("llama.cpp Q4_K_M", 4, "c2", out_tok_s=80)]
+    goals = run_bench.goals_of("folder/qwen2.5-coder-1.5b.gguf")
+    start, c2 = run_bench.ratios([*found, result("octavo w8", 8, "start", start_s=1)], ["c2"], goals)
+    assert (c2["ratio"], c2["goal"], start.get("goal")) == (1.25, 1.3, None)
+    assert run_bench.goals_of("smollm2") is run_bench.GOALS
+
+
+def test_the_expected_time_counts_rounds_rivals_and_size() -> None:
+    ours = servers.octavo("m", "w8", 2, "w4")
+    sides = [ours, servers.vllm("python", "dir", "bf16", 2)]
+    times = run_bench.expected_s(sides, ["c1"], 3, True, int(2 * run_bench.SMOLLM2_BYTES))
+    c1, start = run_bench.CASE_S["c1"], run_bench.CASE_S["start"]
+    assert times[ours.label, "c1"] == pytest.approx(3 * 2 * c1)
+    assert times["vllm bf16", "c1"] == pytest.approx(2 * times[ours.label, "c1"])
+    assert times[ours.label, "start"] == pytest.approx(2 * start)
+    progress = run_bench.Progress(times)
+    progress.add(ours.label, "c1", 3)
+    assert progress.done_s == pytest.approx(2 * c1)
+    said = run_bench.announcement("m", sides, ["c1"], 3, progress, Path("out.json"))
+    assert "about 3 min" in said
+    assert "--quick" in said
+
+
 def test_bits_follow_from_the_names_of_weights() -> None:
-    for weights, bits in {"Q4_0": 4, "int4": 4, "Q8_0": 8, "W8A8": 8, "bf16": 16, "f32": 16}.items():
+    for weights, bits in {
+        "Q4_0": 4,
+        "Q4_K_M": 4,
+        "Q5_0": 5,
+        "int4": 4,
+        "Q8_0": 8,
+        "W8A8": 8,
+        "bf16": 16,
+        "f32": 16,
+    }.items():
         assert servers.vllm("python", "dir", weights, 2).bits == bits
 
 
@@ -210,7 +265,7 @@ def test_figures_go_into_the_page_between_their_marks() -> None:
     with pytest.raises(ValueError, match="cases"):
         draw.replaced(page, "cases", "new\n")
     kernel = {"kernel": "linear M=1", "shape": "s", "format": "w4", "ops": 2e6, "num_bytes": 6e5}
-    kernel |= {"best_us": 20.0, "limit_us": 15.0, "bound_by": "memory"}
+    kernel |= {"best_us": 20.0, "limit_us": 15.0, "bound_by": "memory", "unit": "int8", "goal": 0.9}
     found = {"machine": {"cpu": "c", "commit": "d"}, "threads": 2, "compute": {"f32": 1e11, "int8": 4e11}}
-    assert "75% of memory, 100 GFLOP/s" in draw.kernel_part(found | {"kernels": [kernel]})
+    assert "75% of memory, 100 GFLOP/s (goal 90%)" in draw.kernel_part(found | {"kernels": [kernel]})
     assert draw.roofline(found | {"kernels": [kernel]}).count("<title>") == 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
+from benchmarks.curves import curves, growth_part, round_step
 from benchmarks.fits import fit
 from benchmarks.growth import BATCHES, CONTEXTS, PROMPTS, RUNNING, WAITING, Axis
 
@@ -75,3 +77,35 @@ def test_a_point_keeps_its_best_and_only_what_may_grow_is_let_off() -> None:
     assert axis.points[128]["attention"] == pytest.approx(128 * 128 / 100)
     assert axis.fits()["attention"].is_superlinear
     assert axis.record()["too_fast"] == ["rest"]
+
+
+def found(cost: Any) -> dict[str, Any]:
+    axis = Axis(
+        "batch", "rows", "one token each", lambda x: {"attention": 10.0 * x, "rest": cost(x)}, BATCHES
+    )
+    for x in BATCHES:
+        axis.see(x)
+    about = {"model": "m", "weights": "w4", "isa": "avx2", "visits": 6}
+    return about | {"axes": [axis.record(), axis.record()]}
+
+
+def test_every_point_is_drawn_inside_its_panel() -> None:
+    root = ET.fromstring(curves(found(lambda x: 300.0 + 2 * x)))
+    width, height = (float(word) for word in root.attrib["viewBox"].split()[2:])
+    points = root.findall(".//{*}circle")
+    assert len(points) == 2 * 2 * len(BATCHES)
+    for point in points:
+        assert 0 < float(point.attrib["cx"]) < width
+        assert 0 < float(point.attrib["cy"]) < height
+    heights = [float(p.attrib["cy"]) for p in points if p.attrib["class"] == "one"][: len(BATCHES)]
+    assert heights == sorted(heights, reverse=True)
+    assert heights[0] > heights[-1]
+
+
+def test_the_page_says_what_grows_faster() -> None:
+    assert "grows faster" not in growth_part(found(lambda x: 300.0 + 2 * x))
+    assert growth_part(found(lambda x: 3.0 * x**1.5)).count("grows faster |") == 2
+
+
+def test_marks_of_a_scale() -> None:
+    assert [round_step(high) for high in (0.7, 9, 256, 4096, 10_000)] == [0.2, 2, 100, 1000, 2000]
