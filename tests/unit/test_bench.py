@@ -115,6 +115,7 @@ def test_prompts_depend_on_the_seed_alone_and_share_only_what_a_case_means_to() 
     heads = {sent.prompt.partition("\n")[0] for sent in shared.sent + shared.first}
     assert len(heads) == 1
     assert [len(cases.case(name, 0).sent) for name in cases.CASES] == [3, 64, 32, 3, 11, 128]
+    assert cases.case(cases.TRY, 3).sent != cases.warm_up(3).sent
 
 
 def result(label: str, bits: int, case: str, **figures_of_it: float) -> dict[str, Any]:
