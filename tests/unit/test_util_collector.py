@@ -40,3 +40,23 @@ def test_steps_of_many_rows_do_not_make_the_collector_walk_all_requests(as_befor
     assert collections() >= STEPS / 2  # by default
     collector.settle()
     assert collections() <= 1
+
+
+def test_requests_that_have_ended_leave_no_cycles(as_before: None) -> None:
+    """So that resting costs no memory: counting frees all of them."""
+    engine = Engine(step_cost.plan_of(8), step_cost.layout(), step_cost.InThread(8))
+    gc.collect()
+    gc.disable()
+    try:
+        for i in range(40):
+            request = step_cost.request(i)
+            request.max_tokens = 4
+            engine.add(request)
+        steps = 0
+        while engine.scheduler.running or engine.scheduler.num_waiting:
+            engine.pump()
+            steps += 1
+            assert steps < 200
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
