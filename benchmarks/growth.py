@@ -89,10 +89,10 @@ class Steps:
         self._made: dict[StepShape, StepBatch] = {}
 
     def prepare(self, shapes: Iterable[StepShape]) -> None:
-        from octavo.cli.bench_step import make_batch
+        from octavo.cli.bench_step import allocate_kv, make_batch
 
         self._made = {shape: make_batch(self.program, shape) for shape in shapes}
-        self.executor.allocate_kv(1 + max(int(step.block_tables.max()) for step in self._made.values()))
+        allocate_kv(self.executor, list(self._made.values()))
 
     def visit(self, shape: StepShape) -> dict[str, float]:
         step, core = self._made[shape], self.executor.core

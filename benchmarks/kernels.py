@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.cli.bench_step import KV_BYTE
 from octavo.executors.base import SamplingBatch
 from octavo.kernels import _native, native
 from octavo.program.cost import unit_of
@@ -222,7 +223,7 @@ class Attention:
                 scale=HEAD_DIM**-0.5,
             )
         program.allocate_kv(ATTENTION_LAYERS * kv_heads * 2 * BLOCK * HEAD_DIM * 2, batch * width)
-        program.kv()[:] = 0x3C  # bf16 0.0115: finite, and every page is real memory
+        program.kv()[:] = KV_BYTE  # finite, and every page is real memory
         rng = np.random.default_rng(0)
         program.array(q, tokens)[:] = rng.standard_normal((tokens, q_width))
         program.io("block_tables")[0] = rng.permutation(batch * width).reshape(batch, width)

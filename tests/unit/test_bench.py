@@ -16,8 +16,11 @@ from benchmarks.figures import Seen
 from benchmarks.peers import prepare, servers
 from benchmarks.serve_load import Target
 
+from octavo.cli import bench_step
 from octavo.cli import main as cli
+from octavo.config.load import from_keywords
 from octavo.launch.facts import optimise
+from octavo.launch.plan import make_plan
 from octavo.models.registry import build_program
 from octavo.program.cost import StepShape, cost_of, unit_of
 from octavo.weights.load import open_model
@@ -257,6 +260,18 @@ def test_bench_step_prints_the_anatomy(smollm2_path: str, capsys: pytest.Capture
     assert cli.main(["bench", "step", smollm2_path, "--executor", "torch"]) == 2
     assert "native" in capsys.readouterr().err
     assert cli.main(["bench", "step", smollm2_path, "--batch", "0"]) == 2
+
+
+def test_the_kv_of_a_measured_step_is_memory_of_its_own(smollm2_path: str) -> None:
+    """Pages that were never written are one page of zeros: attention would read that from the caches."""
+    executor, program, _ = bench_step.bound(make_plan(from_keywords(smollm2_path, {})), 2, 2, 64, None)
+    try:
+        step = bench_step.make_batch(program, StepShape((1, 1), (40, 40), 2))
+        bench_step.allocate_kv(executor, [step])
+        assert executor.core.kv().all()
+        assert int(step.block_tables.max()) < len(executor.core.kv())
+    finally:
+        executor.close()
 
 
 def test_figures_go_into_the_page_between_their_marks() -> None:
