@@ -1,6 +1,6 @@
 """All figures of docs/performance.md, measured and put there: kernels, growth, cases.
 
-    ./run bench page @PEERS.txt                   some hours, on a quiet machine; without @PEERS.txt no rivals
+    ./run bench page --peers llama.cpp,vllm,openvino @PEERS.txt     some hours, on a quiet machine
     ./run bench page --only growth                one part
     ./run bench page --more NAME.json             figures of another model (`./run bench --out`) below the cases
 
@@ -22,7 +22,7 @@ PARTS = ("kernels", "growth", "cases")
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--only", default=",".join(PARTS), help="default: %(default)s")
     parser.add_argument(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import cases, draw, figures, run_bench, serve_load
+from benchmarks import cases, draw, figures, page, run_bench, serve_load
 from benchmarks.cases import Sent
 from benchmarks.figures import Seen
 from benchmarks.peers import prepare, servers
@@ -272,6 +272,24 @@ def test_the_kv_of_a_measured_step_is_memory_of_its_own(smollm2_path: str) -> No
         assert int(step.block_tables.max()) < len(executor.core.kv())
     finally:
         executor.close()
+
+
+def test_the_page_is_measured_and_drawn_by_one_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Flags that are not the page's go to the cases; a part that fails is drawn all the same."""
+    called: list[tuple[str, list[str]]] = []
+    for name, code in (("kernels", 0), ("growth", 1), ("run_bench", 0), ("draw", 0)):
+        module = getattr(page, name)
+        monkeypatch.setattr(module, "main", lambda argv, n=name, c=code: called.append((n, argv)) or c)
+    monkeypatch.chdir(tmp_path)
+    assert page.main(["--only", "growth,cases", "--rounds", "1", "--quick", "@PEERS.txt"]) == 1
+    growth, bench = (str(page.FOLDER / f"{part}.json") for part in ("growth", "cases"))
+    assert called == [
+        ("growth", ["--json", growth, "--quick"]),
+        ("run_bench", ["--out", bench, "--rounds", "1", "--quick", "@PEERS.txt"]),
+        ("draw", ["--growth", growth, "--bench", bench]),
+    ]
 
 
 def test_figures_go_into_the_page_between_their_marks() -> None:
