@@ -1,9 +1,9 @@
-"""Puts measured figures into docs/performance.md, and draws the roofline, from the JSON files of the benches.
+"""Puts measured figures into docs/performance.md, and draws its pictures, from the JSON files of the benches.
 
-    python -m benchmarks.draw KERNELS.json [BENCH.json]
+    python -m benchmarks.draw [--kernels KERNELS.json] [--growth GROWTH.json] [--bench BENCH.json ...]
 
-KERNELS.json comes from `./run bench kernels --json`, BENCH.json from `./run bench`. The document keeps its
-text; only what stands between the marks of a part is replaced.
+The files come from `./run bench kernels --json`, `./run bench growth --json` and `./run bench`; `./run bench page`
+measures and draws all. The document keeps its text; only what stands between the marks of a part is replaced.
 """
 
 from __future__ import annotations
@@ -11,29 +11,42 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.curves import curves, growth_part
 
 DOCS = Path(__file__).parents[1] / "docs"
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 460, 70, 60, 30, 170
 COLOURS = {"f32": "#777", "f16": "#a60", "bf16": "#06c", "w8": "#080", "w4": "#c20"}
 
 
-def main() -> None:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kernels", type=Path)
-    parser.add_argument("bench", type=Path, nargs="?")
-    given = parser.parse_args()
-    kernels = json.loads(given.kernels.read_text())
+    parser.add_argument("--kernels", type=Path)
+    parser.add_argument("--growth", type=Path)
+    parser.add_argument("--bench", type=Path, nargs="+", default=[], help="one for each model")
+    given = parser.parse_args(argv)
     page = DOCS / "performance.md"
-    text = replaced(page.read_text(), "kernels", kernel_part(kernels))
+    text = page.read_text()
+    if given.kernels:
+        kernels = json.loads(given.kernels.read_text())
+        text = replaced(text, "kernels", kernel_part(kernels))
+        (DOCS / "roofline.svg").write_text(roofline(kernels))
+    if given.growth:
+        growth = json.loads(given.growth.read_text())
+        head = source_line(growth["machine"], growth["threads"])
+        text = replaced(text, "growth", head + growth_part(growth))
+        (DOCS / "growth.svg").write_text(curves(growth))
     if given.bench:
-        text = replaced(text, "cases", case_part(json.loads(given.bench.read_text())))
+        parts = [case_part(json.loads(path.read_text())) for path in given.bench]
+        text = replaced(text, "cases", "\n".join(parts))
     page.write_text(text)
-    (DOCS / "roofline.svg").write_text(roofline(kernels))
+    return 0
 
 
 def replaced(text: str, mark: str, body: str) -> str:
@@ -61,7 +74,10 @@ def kernel_part(found: dict[str, Any]) -> str:
     shares: dict[tuple[str, str], dict[str, str]] = {}
     for k in found["kernels"]:
         speed = f"{k['ops'] / k['best_us'] / 1e3:,.0f} GFLOP/s" if k["ops"] else f"{k['best_us']:,.0f} us"
-        cell = f"{100 * k['limit_us'] / k['best_us']:.0f}% of {k['bound_by']}, {speed}"
+        bound = k["bound_by"] if k["bound_by"] == "memory" else k["unit"]
+        cell = f"{100 * k['limit_us'] / k['best_us']:.0f}% of {bound}, {speed}"
+        if k.get("goal"):
+            cell += f" (goal {100 * k['goal']:.0f}%)"
         shares.setdefault((k["kernel"], k["shape"]), {})[k["format"]] = cell
     rows = [[*key, *(cells.get(name, "") for name in formats)] for key, cells in shares.items()]
     head = source_line(found["machine"], found["threads"])
@@ -76,18 +92,20 @@ def case_part(found: dict[str, Any]) -> str:
             f"{row['ours']:,.2f}",
             f"{row.get('best', '')} {row['theirs']:,.2f}" if "theirs" in row else "",
             f"{row['ratio']:.2f}" if "ratio" in row else "",
+            f"{row['goal']:.1f}" if row.get("goal") else "",
             f"{100 * row['of_limit']:.0f}%" if "of_limit" in row else "",
         ]
         for row in found["ratios"]
     ]
-    head = source_line(found["machine"], found["threads"])
-    return head + table(["case", "weights", "Octavo", "best rival", "ratio", "of the limit"], rows)
+    rounds = f"{found['rounds']} round" + ("s" if found["rounds"] > 1 else "")
+    head = f"{found['model']}, {rounds}, medians. " + source_line(found["machine"], found["threads"])
+    return head + table(["case", "weights", "Octavo", "best rival", "ratio", "goal", "of the limit"], rows)
 
 
 def roofline(found: dict[str, Any]) -> str:
     """Operations for a byte against operations a second, both logarithmic: the roofs, and every product on them."""
     points = [k for k in found["kernels"] if k["ops"] and k["num_bytes"]]
-    compute = {kind: speed / 1e9 for kind, speed in found["compute"].items() if "tile" not in kind}
+    compute = {kind: speed / 1e9 for kind, speed in found["compute"].items()}
     # GB/s of what products stream: what the memory-bound ones had as their limit
     bound = [k["num_bytes"] / k["limit_us"] / 1e3 for k in points if k["bound_by"] == "memory"]
     read = max(bound) if bound else 1.0
@@ -140,4 +158,4 @@ def roofline(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

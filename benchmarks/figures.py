@@ -21,6 +21,7 @@ HEADLINES = {
     "c4": ("total_tok_s", True),
     "c5": ("itl_p99_ms", False),
     "c6": ("out_tok_s", True),
+    "try": ("out_tok_s", True),
 }
 
 

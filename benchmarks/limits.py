@@ -11,9 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from octavo.quant.formats import natural
 
 if TYPE_CHECKING:
     from octavo.cli.bench_step import Limits
@@ -72,11 +75,20 @@ def report(found: dict[str, Any], counts: list[int]) -> str:
     return f"{found['machine']['cpu']}\n\n{columns(reads)}\n\n{columns(computes)}"
 
 
+def own_form(model: str) -> str:
+    """The format that "file" packs most of the model's weights in."""
+    counts: Counter[str] = Counter()
+    for info in plan_of(model).source.tensors.values():
+        if len(info.shape) == 2:
+            counts[natural(info.type)] += info.shape[0] * info.shape[1]
+    return counts.most_common(1)[0][0]
+
+
 def case_limits(model: str, weights: str, num_threads: int) -> dict[str, float]:
     """tokens/s at the machine's limits, measured now: a stream of c1, and the prefill of c4.
 
     Every byte of weights and KV is read once a step, every multiply-add done at the full rate of the
-    format's own arithmetic, attention counted.
+    format's own arithmetic, attention counted. `weights`: as ExecutorOptions.weights.
     """
     from octavo.cli.bench_step import measure_limits
 
@@ -95,7 +107,7 @@ def _seconds(limits: Limits, costs: tuple[Cost, ...]) -> float:
 
 
 @lru_cache
-def _plan(model: str) -> Planned:
+def plan_of(model: str) -> Planned:
     from octavo.config.load import from_keywords
     from octavo.launch.plan import make_plan
 
@@ -108,14 +120,15 @@ def _costs(model: str, weights: str) -> tuple[tuple[Cost, ...], tuple[Cost, ...]
     from octavo.launch.build import build_program
     from octavo.program.cost import StepShape, cost_of
 
-    planned = _plan(model)
+    planned = plan_of(model)
     plan = planned.resolved.engine
     program = build_program(planned.source, plan)
-    choice = "file" if weights == "w4" else weights
 
     def costs(new: int, context: int) -> tuple[Cost, ...]:
         shape = StepShape((new,), (context,), 1)
-        return tuple(cost_of(op, program, planned.source, choice, shape) for op in program.ops)
+        return tuple(
+            cost_of(op, program, planned.source, weights, shape, plan.executor.isa) for op in program.ops
+        )
 
     return costs(*C1_SHAPE), costs(C4_TOKENS, 0), plan.executor.isa
 

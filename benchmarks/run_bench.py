@@ -1,6 +1,6 @@
 """Octavo and its rivals on the same work, interleaved; medians, a table of ratios, one JSON file.
 
-    ./run bench --quick
+    ./run bench --quick                                   c1 and c2, one round: a minute
     ./run bench --rounds 3 --weights file,w8,bf16
     ./run bench --peers llama.cpp,vllm,openvino @PEERS.txt
 
@@ -21,19 +21,25 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, TRY
 from benchmarks.figures import HEADLINES
+from benchmarks.limits import case_limits, own_form, plan_of
 from benchmarks.peers import servers
 from benchmarks.peers.servers import Running, Side
 
 MEMORY_SHARE = 0.7  # of the machine's, that sides may take together
 QUICK_CASES = ("c1", "c2")
+# About what a case takes Octavo with SmolLM2 on two cores; "start" with the limits of the machine. Rivals take
+# longer, larger models in proportion to their files.
+CASE_S = {"start": 6.0, "c1": 8.0, "c2": 20.0, "c3": 10.0, "c4": 8.0, "c5": 14.0, "c6": 20.0, TRY: 1.0}
+RIVAL_FACTOR = 2.0
+SMOLLM2_BYTES = 98e6
 # What issue 3 asks: the least ratio to the best rival, by weights.
 GOALS: dict[str, dict[str, float]] = {
     "c1": {"w4": 2.0, "w8": 1.8, "bf16": 1.3},
@@ -46,18 +52,29 @@ GOALS: dict[str, dict[str, float]] = {
 }
 
 
+# The same for other models, whatever the weights; cases that are not named have no goal.
+MODEL_GOALS = {
+    "qwen2.5-coder-0.5b": {"c1": 1.5, "c2": 1.5, "c4": 1.5},
+    "qwen2.5-coder-1.5b": {"c1": 1.3, "c2": 1.3},
+}
+
+
 def main(argv: list[str]) -> int:
     given = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the blocks that stop the servers
     cases = given.cases.split(",") if given.cases else list(QUICK_CASES if given.quick else CASES)
+    if unknown := set(cases) - {*CASES, TRY}:
+        sys.exit(f"--cases has {', '.join(sorted(unknown))}; there are {', '.join((*CASES, TRY))}")
     num_rounds = given.rounds or (1 if given.quick else 3)
+    out = Path(given.out or f"build/bench/{time.strftime('%Y%m%d-%H%M%S')}-{machine.commit()}.json")
     sides = chosen_sides(given)
     keep = {"auto": fit_together(sides), "keep": True, "restart": False}[given.servers]
-    bench = Bench(given.model, cases, num_rounds, given.threads, keep)
+    progress = Progress(expected_s(sides, cases, num_rounds, keep, model_bytes(given.model)))
+    print(announcement(given.model, sides, cases, num_rounds, progress, out), file=sys.stderr, flush=True)
+    bench = Bench(given.model, cases, num_rounds, given.threads, keep, progress)
     bench.measure(sides)
-    table = ratios(bench.results, cases)
+    table = ratios(bench.results, cases, goals_of(given.model))
     print(render(table))
-    out = Path(given.out or f"build/bench/{time.strftime('%Y%m%d-%H%M%S')}-{machine.commit()}.json")
     out.parent.mkdir(parents=True, exist_ok=True)
     whole = {
         "machine": machine.facts(),
@@ -82,7 +99,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--weights", default="file,w8,bf16", help="of Octavo: file, w4, w8, bf16 (default: %(default)s)"
     )
-    p.add_argument("--cases", help=f"of {','.join(CASES)} (default: all)")
+    p.add_argument(
+        "--cases", help=f"of {','.join(CASES)} (default: all), or {TRY}: one short request to each side"
+    )
     p.add_argument("--rounds", type=int, help="default: 3")
     p.add_argument("--quick", action="store_true", help="c1 and c2, one round")
     p.add_argument(
@@ -114,7 +133,7 @@ def parser() -> argparse.ArgumentParser:
 def chosen_sides(given: argparse.Namespace) -> list[Side]:
     """Octavo's, then the rivals'. Ends the program when a rival is named but not placed."""
     more = tuple(given.serve_flag)
-    sides = [servers.octavo(given.model, w, given.threads, more) for w in given.weights.split(",") if w]
+    rivals = []
     makers = {
         "llama.cpp": (servers.llama_cpp, given.llama_server, given.llama_models, "llama"),
         "vllm": (servers.vllm, given.vllm_python, given.vllm_models, "vllm"),
@@ -133,8 +152,78 @@ def chosen_sides(given: argparse.Namespace) -> list[Side]:
             weights, equals, path = word.partition("=")
             if not equals or not Path(path).exists():
                 sys.exit(f"--{flag}-models has {word}: give WEIGHTS=PATH of something that exists")
-            sides.append(make(program, path, weights, given.threads))
-    return sides
+            rivals.append(make(program, path, weights, given.threads))
+    asked = [word for word in given.weights.split(",") if word]
+    own = own_form(given.model) if "file" in asked else ""
+    sides: list[Side] = []
+    for word in asked:
+        side = servers.octavo(given.model, word, given.threads, own, more)
+        if side.label not in [other.label for other in sides]:  # two choices may mean the same
+            sides.append(side)
+    return sides + rivals
+
+
+def goals_of(model: str) -> dict[str, dict[str, float]]:
+    for name, goals in MODEL_GOALS.items():
+        if name in Path(model).name.lower():
+            return {case: dict.fromkeys(("w4", "w8", "bf16"), goal) for case, goal in goals.items()}
+    return GOALS
+
+
+def model_bytes(model: str) -> int:
+    """Of its weights, from headers only."""
+    return sum(info.nbytes for info in plan_of(model).source.tensors.values())
+
+
+def expected_s(
+    sides: Sequence[Side], cases: Sequence[str], num_rounds: int, keep: bool, num_bytes: int
+) -> dict[tuple[str, str], float]:
+    """Roughly the seconds of each side's cases, all rounds together."""
+    size = max(1.0, num_bytes / SMOLLM2_BYTES)
+    times = {}
+    for side in sides:
+        factor = size * (1.0 if side.engine == "octavo" else RIVAL_FACTOR)
+        times |= {(side.label, name): num_rounds * factor * CASE_S[name] for name in cases}
+        times[side.label, "start"] = (1 if keep else num_rounds) * factor * CASE_S["start"]
+    return times
+
+
+@dataclass
+class Progress:
+    """How much of the expected work is done, and how long the rest will take at the pace so far."""
+
+    expected: dict[tuple[str, str], float]  # (side, case) -> seconds of all rounds
+    done_s: float = 0.0  # of the expected
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def whole_s(self) -> float:
+        return sum(self.expected.values())
+
+    def add(self, label: str, case: str, num_times: int) -> None:
+        """One of `num_times` is done."""
+        self.done_s += self.expected[label, case] / num_times
+
+    def shown(self) -> str:
+        share = self.done_s / self.whole_s
+        left_s = (time.monotonic() - self.started) * (1 - share) / share
+        return f"{100 * share:3.0f}%, {minutes(left_s)} left"
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def announcement(
+    model: str, sides: Sequence[Side], cases: Sequence[str], num_rounds: int, progress: Progress, out: Path
+) -> str:
+    """What is going to be done, how long it may take, and how to do less."""
+    return (
+        f"{Path(model).name} on {', '.join(side.label for side in sides)}: {', '.join(cases)}, "
+        f"{num_rounds} round{'s' if num_rounds > 1 else ''}; about {minutes(progress.whole_s)}\n"
+        "less: --quick (c1 and c2, once), --cases c1, --rounds 1, --weights file; Ctrl-C stops, and nothing is "
+        f"written then\nfigures go to {out}"
+    )
 
 
 def fit_together(sides: Sequence[Side]) -> bool:
@@ -151,13 +240,14 @@ class Bench:
     num_rounds: int
     num_threads: int
     keep: bool
+    progress: Progress
     results: list[dict[str, Any]] = field(default_factory=list)
     limits: list[dict[str, Any]] = field(default_factory=list)
     _logs: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="octavo-bench-")))
 
     def measure(self, sides: Sequence[Side]) -> None:
         for number in range(self.num_rounds):
-            self._measure_limits(number, {side.weights for side in sides if side.engine == "octavo"})
+            self._measure_limits(number, [side for side in sides if side.engine == "octavo"])
             if not self.keep:
                 for side in sides:
                     running = self._start(side, number)
@@ -206,22 +296,23 @@ class Bench:
 
     def _keep(self, figures: dict[str, Any]) -> None:
         self.results.append(figures)
-        key = HEADLINES[figures["case"]][0]
+        name, label = figures["case"], figures["label"]
+        key = HEADLINES[name][0]
+        self.progress.add(label, name, 1 if name == "start" and self.keep else self.num_rounds)
         failed = (
             f", {figures['errors']} ERRORS: {figures.get('first_error')}" if figures.get("errors") else ""
         )
         print(
-            f"round {figures['round'] + 1}  {figures['case']:<5}  {figures['label']:<18}  {key} {figures[key]}{failed}",
+            f"{self.progress.shown():<18}  round {figures['round'] + 1}  {name:<5}  {label:<18}  "
+            f"{key} {figures[key]}{failed}",
             file=sys.stderr,
             flush=True,
         )
 
-    def _measure_limits(self, number: int, weights: set[str]) -> None:
-        from benchmarks.limits import case_limits
-
-        for name in sorted(weights):
-            found = case_limits(self.model, name, self.num_threads)
-            self.limits.append({"round": number, "weights": name} | found)
+    def _measure_limits(self, number: int, sides: Sequence[Side]) -> None:
+        for side in sides:
+            found = case_limits(self.model, side.asked, self.num_threads)
+            self.limits.append({"round": number, "weights": side.weights} | found)
 
     def _limit(self, side: Side, name: str, number: int) -> float | None:
         """The machine's own limit for the headline of c1 and c4, from this round."""
@@ -232,7 +323,11 @@ class Bench:
         return float(limit) if limit else None
 
 
-def ratios(results: Sequence[dict[str, Any]], cases: Sequence[str]) -> list[dict[str, Any]]:
+def ratios(
+    results: Sequence[dict[str, Any]],
+    cases: Sequence[str],
+    goals: Mapping[str, Mapping[str, float]] = GOALS,
+) -> list[dict[str, Any]]:
     """For each case and each of Octavo's weights: its median, the best rival's, the ratio, the goal."""
     rows = []
     for name in ["start", *cases]:
@@ -261,7 +356,7 @@ def ratios(results: Sequence[dict[str, Any]], cases: Sequence[str]) -> list[dict
                     "best": best,
                     "theirs": theirs,
                     "ratio": round(ratio, 3),
-                    "goal": GOALS[name].get(weights),
+                    "goal": goals.get(name, {}).get(weights),
                 }
             limits = [r["limit"] for r in of_side[label] if r.get("limit")]
             if limits:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.cases import CASES, Case, Sent, case, warm_up
+from benchmarks.cases import CASES, TRY, Case, Sent, case, warm_up
 from benchmarks.figures import Seen, of_case
 
 TIMEOUT_S = 1200.0
@@ -228,9 +228,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the prompts: another one in every run")
     parser.add_argument("--bare", action="store_true", help="figures only, without machine and commit")
     given = parser.parse_args()
-    unknown = set(given.cases.split(",")) - set(CASES)
+    unknown = set(given.cases.split(",")) - {*CASES, TRY}
     if unknown:
-        parser.error(f"--cases has {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+        parser.error(f"--cases has {', '.join(sorted(unknown))}; there are {', '.join((*CASES, TRY))}")
     if given.bare:
         about: dict[str, Any] = {}
     else:

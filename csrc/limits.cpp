@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <stdexcept>
 
 #include "isa.h"
@@ -28,21 +29,25 @@ double seconds_since(clock::time_point from) { return std::chrono::duration<doub
 
 // ---- reading -----------------------------------------------------------------------------------------
 
-uint64_t read_generic(const char* p, size_t bytes) {
+uint64_t read_generic(const char* p, size_t bytes, size_t) {
     const uint64_t* v = reinterpret_cast<const uint64_t*>(p);
     uint64_t a = 0, b = 0, c = 0, d = 0;
     for (size_t i = 0; i + 4 <= bytes / 8; i += 4) a ^= v[i], b ^= v[i + 1], c ^= v[i + 2], d ^= v[i + 3];
     return a ^ b ^ c ^ d;
 }
 
-#if defined(__x86_64__)
-constexpr size_t AHEAD = 1024;  // bytes; beyond a page's end the hardware's own prefetcher starts anew
+// How many bytes ahead a pass fetches: what is best depends on where the piece lies, so passes take turns. Beyond a page's
+// end the hardware's own prefetcher starts anew.
+constexpr size_t AHEAD[] = {1024, 4096, 8192};
+constexpr size_t FARTHEST = 8192;
 
-__attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) {
+#if defined(__x86_64__)
+
+__attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes, size_t ahead) {
     __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
     for (size_t i = 0; i + 128 <= bytes; i += 128) {
-        _mm_prefetch(p + i + AHEAD, _MM_HINT_T0);
-        _mm_prefetch(p + i + AHEAD + 64, _MM_HINT_T0);
+        _mm_prefetch(p + i + ahead, _MM_HINT_T0);
+        _mm_prefetch(p + i + ahead + 64, _MM_HINT_T0);
         const __m256i* v = reinterpret_cast<const __m256i*>(p + i);
         a = _mm256_xor_si256(a, _mm256_loadu_si256(v)), b = _mm256_xor_si256(b, _mm256_loadu_si256(v + 1));
         c = _mm256_xor_si256(c, _mm256_loadu_si256(v + 2)), d = _mm256_xor_si256(d, _mm256_loadu_si256(v + 3));
@@ -52,10 +57,10 @@ __attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) 
                     _mm256_extract_epi64(a, 3));
 }
 
-__attribute__((target("avx512f"))) uint64_t read_avx512(const char* p, size_t bytes) {
+__attribute__((target("avx512f"))) uint64_t read_avx512(const char* p, size_t bytes, size_t ahead) {
     __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
     for (size_t i = 0; i + 256 <= bytes; i += 256) {
-        for (size_t line = 0; line < 256; line += 64) _mm_prefetch(p + i + AHEAD + line, _MM_HINT_T0);
+        for (size_t line = 0; line < 256; line += 64) _mm_prefetch(p + i + ahead + line, _MM_HINT_T0);
         a = _mm512_xor_si512(a, _mm512_loadu_si512(p + i)), b = _mm512_xor_si512(b, _mm512_loadu_si512(p + i + 64));
         c = _mm512_xor_si512(c, _mm512_loadu_si512(p + i + 128)), d = _mm512_xor_si512(d, _mm512_loadu_si512(p + i + 192));
     }
@@ -65,7 +70,7 @@ __attribute__((target("avx512f"))) uint64_t read_avx512(const char* p, size_t by
 }
 #endif
 
-using Read = uint64_t (*)(const char*, size_t);
+using Read = uint64_t (*)(const char*, size_t, size_t);
 
 Read best_read() {
 #if defined(__x86_64__)
@@ -231,7 +236,7 @@ std::vector<Kind> kinds(const std::string& isa) {
 double read_speed(size_t bytes, int num_threads, double at_least_s) {
     if (num_threads < 1 || bytes < size_t(num_threads) * 4096)
         throw std::invalid_argument("reading takes at least one thread and 4096 bytes for each");
-    Memory memory(bytes + 4096);  // prefetches run past the end
+    Memory memory(bytes + FARTHEST);  // prefetches run past the end
     std::fill(memory.data(), memory.data() + bytes, char(1));
     Team team(num_threads, 64);
     const Read read = best_read();
@@ -241,14 +246,16 @@ double read_speed(size_t bytes, int num_threads, double at_least_s) {
     std::vector<uint64_t> sinks(size_t(num_threads) * 8);
     double best = 0;
     const auto start = clock::now();
-    do {
+    for (size_t pass = 0; pass < std::size(AHEAD) || seconds_since(start) < at_least_s; pass++) {
+        const size_t ahead = AHEAD[pass % std::size(AHEAD)];
         const auto from = clock::now();
         team.run([&](const Ctx& ctx) {
-            for (int i = 0; i < repeats; i++) sinks[size_t(ctx.tid) * 8] += read(memory.data() + size_t(ctx.tid) * share, share);
+            for (int i = 0; i < repeats; i++)
+                sinks[size_t(ctx.tid) * 8] += read(memory.data() + size_t(ctx.tid) * share, share, ahead);
         });
         best = std::max(best, double(share) * num_threads * repeats / seconds_since(from));
         asm volatile("" : : "r"(sinks.data()) : "memory");
-    } while (seconds_since(start) < at_least_s);
+    }
     return best;
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ class Side:
     command: tuple[str, ...]
     need_gb: float
     env: dict[str, str] = field(default_factory=dict)
+    asked: str = ""  # of Octavo: the choice that `weights` came from
     model: str = "bench"  # the name that requests use
     is_http: bool = True
 
@@ -49,14 +51,14 @@ OCTAVO_FLAGS = {"w4": ("--quantization", "w4"), "w8": ("--quantization", "w8")} 
 }
 
 
-def octavo(model: str, weights: str, num_threads: int, more: tuple[str, ...] = ()) -> Side:
-    """`file` keeps the file's own lattice; in a file of 4 bits that is w4."""
+def octavo(model: str, asked: str, num_threads: int, own: str, more: tuple[str, ...] = ()) -> Side:
+    """`own`: what "file" makes of most of the file's weights, w4 for a file of 4 bits."""
     command = (sys.executable, "-m", "octavo.cli.main", "serve", model, "--port", "{port}")
     command += ("--threads", str(num_threads), "--served-model-name", "bench", "--disable-uvicorn-access-log")
-    bits = {"file": 4, "w4": 4, "w8": 8, "bf16": 16}[weights]
-    shown = "w4" if weights == "file" else weights
+    weights = own if asked == "file" else asked
+    bits = {"w4": 4, "w8": 8}.get(weights, 16)
     path = os.pathsep.join([str(CHECKOUT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return Side("octavo", shown, bits, command + OCTAVO_FLAGS[weights] + more, 4, {"PYTHONPATH": path})
+    return Side("octavo", weights, bits, command + OCTAVO_FLAGS[asked] + more, 4, {"PYTHONPATH": path}, asked)
 
 
 def llama_cpp(server: str, model: str, weights: str, num_threads: int) -> Side:
@@ -88,7 +90,9 @@ def openvino(python: str, model: str, weights: str, num_threads: int) -> Side:
 
 
 def _bits(weights: str) -> int:
-    return next((b for key, b in (("4", 4), ("8", 8)) if key in weights.lower().replace("16", "")), 16)
+    """The first number of a name, as in Q4_K_M, int8, W8A8, bf16; f32 counts as 16, as nothing is compared above."""
+    found = re.search(r"\d+", weights)
+    return min(int(found[0]), 16) if found else 16
 
 
 class Running:

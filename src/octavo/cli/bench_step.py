@@ -21,7 +21,7 @@ from octavo.config.load import Parser, add_options, parse
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from octavo.executors.base import StepBatch
+    from octavo.executors.base import ExecutorOptions, StepBatch
     from octavo.executors.native import NativeExecutor
     from octavo.launch.plan import Planned
     from octavo.program.cost import Cost, StepShape
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 WEIGHTS = ("file", "f32", "f16", "bf16", "w8", "w4")
 WARM_STEPS = 3
 CACHED_BYTES = 1 << 18  # a thread: what lies in its own caches
+KV_BYTE = 0x3C  # twice it is 0.0115 in bf16 and 1.06 in f16: finite
 SHOWN_FRAC = 0.005  # groups of ops below this share of the step are shown as one
 
 
@@ -127,41 +128,16 @@ def measure(
     planned: Planned, batch: int, context: int, new_tokens: int, num_steps: int, weights: str | None
 ) -> Anatomy:
     """Binds the plan's model and runs `WARM_STEPS + 2 * num_steps` steps."""
-    from octavo.config.plan import PackCachePlan
-    from octavo.executors.native import NativeExecutor
-    from octavo.launch.build import build_program, executor_options
     from octavo.program.cost import StepShape, cost_of
 
-    plan = planned.resolved.engine
-    if plan.executor.name != "native":
-        raise ConfigError(
-            f"--executor is {plan.executor.name}: only the native executor has a clock between its ops",
-            fix="leave --executor out",
-        )
-    program = build_program(planned.source, plan)
-    options = executor_options(
-        msgspec.structs.replace(
-            plan,
-            scheduler=msgspec.structs.replace(
-                plan.scheduler,
-                max_num_seqs=batch,
-                max_num_batched_tokens=batch * new_tokens,
-                max_model_len=context + new_tokens,
-            ),
-            executor=msgspec.structs.replace(
-                plan.executor,
-                weights=weights or plan.executor.weights,
-                pack_cache=PackCachePlan(reason="nothing is written beside what is measured"),
-            ),
-        )
-    )
-    shape = StepShape((new_tokens,) * batch, (context,) * batch, batch)
-    costs = [cost_of(op, program, planned.source, options.weights, shape) for op in program.ops]
-    executor = NativeExecutor()
-    executor.bind(program, planned.source, options)
+    executor, program, options = bound(planned, batch, batch * new_tokens, context + new_tokens, weights)
     try:
+        shape = StepShape((new_tokens,) * batch, (context,) * batch, batch)
+        costs = [
+            cost_of(op, program, planned.source, options.weights, shape, options.isa) for op in program.ops
+        ]
         step = make_batch(program, shape)
-        executor.allocate_kv(int(step.block_tables.max()) + 1)
+        allocate_kv(executor, [step])
         whole_s, times_s, waits = run_steps(executor, step, num_steps)
     finally:
         executor.close()
@@ -180,6 +156,48 @@ def measure(
         groups=grouped(program, costs, times_s, limits),
         waits=waits,
     )
+
+
+def bound(
+    planned: Planned, max_rows: int, max_tokens: int, max_len: int, weights: str | None
+) -> tuple[NativeExecutor, Program, ExecutorOptions]:
+    """The plan's model in a native executor for steps of at most this size, without KV yet. The caller closes it."""
+    from octavo.config.plan import PackCachePlan
+    from octavo.executors.native import NativeExecutor
+    from octavo.launch.build import build_program, executor_options
+
+    plan = planned.resolved.engine
+    if plan.executor.name != "native":
+        raise ConfigError(
+            f"--executor is {plan.executor.name}: only the native executor has a clock between its ops",
+            fix="leave --executor out",
+        )
+    program = build_program(planned.source, plan)
+    options = executor_options(
+        msgspec.structs.replace(
+            plan,
+            scheduler=msgspec.structs.replace(
+                plan.scheduler,
+                max_num_seqs=max_rows,
+                max_num_batched_tokens=max_tokens,
+                max_model_len=max_len,
+            ),
+            executor=msgspec.structs.replace(
+                plan.executor,
+                weights=weights or plan.executor.weights,
+                pack_cache=PackCachePlan(reason="nothing is written beside what is measured"),
+            ),
+        )
+    )
+    executor = NativeExecutor()
+    executor.bind(program, planned.source, options)
+    return executor, program, options
+
+
+def allocate_kv(executor: NativeExecutor, steps: Sequence[StepBatch]) -> None:
+    """For the blocks of all these steps, and written: pages that are only read are one page of zeros, in the caches."""
+    executor.allocate_kv(1 + max(int(step.block_tables.max()) for step in steps))
+    executor.core.kv()[:] = KV_BYTE
 
 
 def make_batch(program: Program, shape: StepShape) -> StepBatch:

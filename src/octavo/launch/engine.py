@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import signal
 import sys
@@ -101,6 +100,7 @@ def run(orders_fd: int, reports_fd: int, model_path: str) -> int:
 
     from octavo.core.loop import run_engine
     from octavo.launch.build import build_engine
+    from octavo.util import collector
     from octavo.wire.heartbeat import Heartbeat
     from octavo.wire.messages import Ready
     from octavo.wire.sockets import EngineEndpoint
@@ -115,8 +115,7 @@ def run(orders_fd: int, reports_fd: int, model_path: str) -> int:
         block_size=plan.cache.block_size,
         table=built.table,
     )
-    gc.collect()
-    gc.freeze()  # what lives now lives for ever: later collections need not walk it
+    collector.settle()
     write_line(reports_fd, Report(ready=ready))
     code = run_engine(built.engine, endpoints, ready, orders_fd, heartbeat=Heartbeat.open(order.heartbeat))
     for endpoint in endpoints:

@@ -14,8 +14,23 @@ from octavo.program.program import Op, Program, WeightRef
 from octavo.quant.formats import FORMATS, natural, packed_bytes
 from octavo.weights.source import ModelSource
 
-# The arithmetic that the products of a packed format do.
-UNITS: Mapping[str, str] = {"f32": "f32", "f16": "f32", "bf16": "bf16", "w8": "int8", "w4": "int8"}
+_UNITS: Mapping[str, str] = {"f32": "f32", "f16": "f32", "bf16": "bf16", "w8": "int8", "w4": "int8"}
+_TILE_ROWS = 16
+_LEAST_TILE_ROWS = 32
+
+
+def unit_of(form: str, isa: str, rows: int) -> str:
+    """The arithmetic that products of a packed format do, of the kinds that native.compute_speeds measures.
+
+    On tiles w8 multiplies as bf16 (docs/adr/0009), and w4 as integers from 32 rows on, unless more than a sixth of
+    the rows would be computed twice (csrc/linear_int_amx.cpp).
+    """
+    if isa == "avx512_amx":
+        if form == "w8":
+            return "bf16"
+        if form == "w4" and rows >= _LEAST_TILE_ROWS and 6 * (-rows % _TILE_ROWS) <= rows:
+            return "int8 tile"
+    return _UNITS[form]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +48,7 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`unit`: the arithmetic of `ops` ("f32", "bf16", "int8"). A multiply-add is two ops."""
+    """`unit`: the arithmetic of `ops` ("f32", "bf16", "int8", "int8 tile"). A multiply-add is two ops."""
 
     ops: float = 0.0
     unit: str = "f32"
@@ -52,8 +67,8 @@ def packed_form(ref: WeightRef, source: ModelSource, choice: str, *, is_vocabula
     return max(forms, key=lambda form: FORMATS[form].bits)
 
 
-def cost_of(op: Op, program: Program, source: ModelSource, choice: str, shape: StepShape) -> Cost:
-    """The least that `op` does in a step of `shape`."""
+def cost_of(op: Op, program: Program, source: ModelSource, choice: str, shape: StepShape, isa: str) -> Cost:
+    """The least that `op` does in a step of `shape` with the kernels of `isa`."""
     buffers = [program.buffers[i] for i in {*op.inputs, *op.outputs}]
     rows = {"tokens": shape.tokens, "samples": shape.samples}
     moved = sum(4 * b.width * rows[b.rows] for b in buffers)
@@ -75,7 +90,8 @@ def cost_of(op: Op, program: Program, source: ModelSource, choice: str, shape: S
     num_rows = rows[program.buffers[op.outputs[0]].rows]
     if op.kind == "logits":
         num_rows = shape.samples
-    return Cost(2.0 * num_rows * outputs * inputs, UNITS[form], packed_bytes(form, outputs, inputs), moved)
+    ops = 2.0 * num_rows * outputs * inputs
+    return Cost(ops, unit_of(form, isa, num_rows), packed_bytes(form, outputs, inputs), moved)
 
 
 def _attention(attrs: Mapping[str, Any], program: Program, shape: StepShape, moved: int) -> Cost:
