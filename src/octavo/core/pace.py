@@ -177,7 +177,7 @@ class Pace:
         self.time = StepTime()
         self.chance = Chance()
         self._lately: deque[tuple[Load, float]] = deque(maxlen=LATELY)
-        self._factor = self.chance.factor  # what the bound is divided by to get the time to plan with
+        self._planned_ms = 0.0  # `_plan_ms`, 0 = to be computed: steps that only decode do not ask
         self._last: tuple[Load, float] | None = (
             None  # the last step that had prompts and streams, and its time
         )
@@ -189,10 +189,18 @@ class Pace:
             self.chance.learn(self._ratio(load, elapsed_ms))
             self._lately.append((load, elapsed_ms))
         self.time.learn(load, elapsed_ms)
-        # A spike is not learned from at once, but it may be the first step of a slow machine: what it took is judged
-        # by what is known now, so it counts until it is learned, or forgotten.
-        slowest = max((self._ratio(*each) for each in self._lately), default=1.0)
-        self._factor = max(self.chance.factor, min(slowest, LATELY_MOST))
+        self._planned_ms = 0.0
+
+    def _plan_ms(self) -> float:
+        """The likely time of a step that rarely exceeds the bound.
+
+        A spike is not learned from at once, but it may be the first step of a slow machine: what it took is judged
+        by what is known now, so it counts until it is learned, or forgotten.
+        """
+        if not self._planned_ms:
+            slowest = max((self._ratio(*each) for each in self._lately), default=1.0)
+            self._planned_ms = self.bound_ms / max(self.chance.factor, min(slowest, LATELY_MOST))
+        return self._planned_ms
 
     def _ratio(self, load: Load, elapsed_ms: float) -> float:
         """How many times longer than the likely time a step took. What costs not known yet explain is no chance."""
@@ -224,7 +232,7 @@ class Pace:
     def _room(self, view: StepView) -> int:
         """Prompt tokens at `view.context` that the step still has time for."""
         load = view.load
-        least, bound_ms = self.floor - load.tokens, self.bound_ms / self._factor
+        least, bound_ms = self.floor - load.tokens, self._plan_ms()
         most = self._likely_room(view, bound_ms)
         if most <= least:
             return least
@@ -244,7 +252,7 @@ class Pace:
         """Of the step with `count` tokens more."""
         likely_ms = growth.likely_ms(count)
         doubtful_ms = likely_ms + DEVIATIONS * growth.doubt_ms(count)
-        if doubtful_ms <= self.bound_ms / self._factor:
+        if doubtful_ms <= self._plan_ms():
             return doubtful_ms  # what follows could only make it less
         load = view.load
         pairs = count * view.context + count * (count + 1) // 2
