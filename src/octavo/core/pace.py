@@ -6,6 +6,7 @@ from it. Does not know who is scheduled, nor what a token is.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
@@ -36,6 +37,9 @@ DEVIATIONS = 1.0
 MAY_EXCEED = 0.03
 CHANCE_START, CHANCE_MOST = 1.1, 2.0  # factor on the predicted time that covers chance, and its bounds
 CHANCE_STEP = 0.06  # how fast it follows what is seen
+#: The next steps are planned as if the machine were as slow as in the slowest of so many steps before, at most so much.
+LATELY = 4
+LATELY_MOST = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,8 @@ class Pace:
         self.floor = floor
         self.time = StepTime()
         self.chance = Chance()
+        self._lately: deque[tuple[Load, float]] = deque(maxlen=LATELY)
+        self._planned_ms = 0.0  # `_plan_ms`, 0 = to be computed: steps that only decode do not ask
         self._last: tuple[Load, float] | None = (
             None  # the last step that had prompts and streams, and its time
         )
@@ -179,11 +185,26 @@ class Pace:
     def observe(self, load: Load, elapsed_s: float) -> None:
         elapsed_ms = 1e3 * elapsed_s
         if load.singles and load.tokens and isfinite(elapsed_ms) and elapsed_ms > 0:
-            likely_ms = self.time.predict_ms(load)
             self._last = load, elapsed_ms
-            # What is explained by costs not known yet is no chance.
-            self.chance.learn((elapsed_ms - self.time.doubt_ms(load)) / max(likely_ms, 1e-3))
+            self.chance.learn(self._ratio(load, elapsed_ms))
+            self._lately.append((load, elapsed_ms))
         self.time.learn(load, elapsed_ms)
+        self._planned_ms = 0.0
+
+    def _plan_ms(self) -> float:
+        """The likely time of a step that rarely exceeds the bound.
+
+        A spike is not learned from at once, but it may be the first step of a slow machine: what it took is judged
+        by what is known now, so it counts until it is learned, or forgotten.
+        """
+        if not self._planned_ms:
+            slowest = max((self._ratio(*each) for each in self._lately), default=1.0)
+            self._planned_ms = self.bound_ms / max(self.chance.factor, min(slowest, LATELY_MOST))
+        return self._planned_ms
+
+    def _ratio(self, load: Load, elapsed_ms: float) -> float:
+        """How many times longer than the likely time a step took. What costs not known yet explain is no chance."""
+        return (elapsed_ms - self.time.doubt_ms(load)) / max(self.time.predict_ms(load), 1e-3)
 
     def is_full(self, view: StepView) -> bool:
         return view.load.singles > 0 and view.load.tokens > 0 and self._room(view) < self.grain
@@ -211,7 +232,7 @@ class Pace:
     def _room(self, view: StepView) -> int:
         """Prompt tokens at `view.context` that the step still has time for."""
         load = view.load
-        least, bound_ms = self.floor - load.tokens, self.bound_ms / self.chance.factor
+        least, bound_ms = self.floor - load.tokens, self._plan_ms()
         most = self._likely_room(view, bound_ms)
         if most <= least:
             return least
@@ -231,7 +252,7 @@ class Pace:
         """Of the step with `count` tokens more."""
         likely_ms = growth.likely_ms(count)
         doubtful_ms = likely_ms + DEVIATIONS * growth.doubt_ms(count)
-        if doubtful_ms <= self.bound_ms / self.chance.factor:
+        if doubtful_ms <= self._plan_ms():
             return doubtful_ms  # what follows could only make it less
         load = view.load
         pairs = count * view.context + count * (count + 1) // 2
