@@ -249,3 +249,20 @@ async def test_a_full_pool_and_a_signal_to_end_change_nothing(smollm2_path: str)
             assert await running == expected[:3]
         assert await asyncio.to_thread(server.wait) == 0
         assert server.engine_pids() == []
+
+
+async def test_engines_that_end_before_any_step_are_not_replaced_for_ever(smollm2_path: str) -> None:
+    """A finished step forgets the deaths before it; the one death too many ends the server, with an error."""
+    body: Body = {"prompt": "One", "max_tokens": 2, "temperature": 0}
+    with launched(smollm2_path, "--max-engine-restarts", "1") as server:
+        async with traffic(server) as calls:
+            calls.kill_engine()
+            await calls.until_back()
+            assert (await calls.send(body)).status == 200
+            for _ in range(2):  # the first engine of these two had finished a step
+                calls.kill_engine()
+                await calls.until_back()
+            calls.kill_engine()
+        assert server.wait() == 1
+        assert "ended 2 times in a row without a finished step" in server.log
+        assert "--max-engine-restarts allows 1" in server.log

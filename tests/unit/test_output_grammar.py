@@ -214,10 +214,34 @@ def test_a_budget_of_thinking_tokens_is_kept_exactly(budget: int) -> None:
     assert matcher.advance([letter] * (budget + 1)) == budget
 
 
-def test_a_budget_without_an_end_token_is_refused() -> None:
+@pytest.mark.parametrize("budget", [0, 1, 7])
+@pytest.mark.parametrize("thinking", ["open", "may"])
+def test_a_budget_is_kept_where_the_end_is_several_tokens(budget: int, thinking: Any) -> None:
+    """The mark is forced when the budget is used up; what follows it is shaped as ever."""
     codec, parsers = bench("hermes", "qwen3")
-    with pytest.raises(InvalidRequest, match="not one token"):
-        compose(Shape(wish=ToolWish(), thinking="open", budget=3), parsers, codec, [2])
+    end = codec.encode(END, False)
+    assert len(end) > 1
+    spec = composed(Shape(wish=ToolWish(), thinking="open", budget=budget, answer=SCHEMA), parsers, codec)
+    letter, answer = codec.encode("x", False), codec.encode('{"a":1}', False)
+    vocabulary = of_tokenizer(codec, codec.vocab_size)
+    for count in range(budget + 1):
+        matcher = compile_spec(spec, vocabulary).copy()
+        ids = [*letter * count, *end, *answer]
+        assert matcher.advance(ids) == len(ids), count
+    matcher = compile_spec(spec, vocabulary).copy()
+    assert matcher.advance(letter * (budget + 1)) == budget
+    assert matcher.advance([*end, *answer]) == len(end) + len(answer)
+    matcher = compile_spec(spec, vocabulary).copy()
+    assert matcher.advance([*end, *letter]) == len(end)  # a thought that has ended does not go on
+    spec = composed(Shape(wish=ToolWish(), thinking=thinking, budget=budget), parsers, codec)
+    for seed in range(6):
+        ids = walk(spec, codec, seed, limit=300, closers=(END,))
+        if ids is not None:
+            got = read(parsers, codec, ids, Ask(starts_in_reasoning=thinking == "open", follows_grammar=True))
+            assert len(got.reasoning) <= budget  # a token is a byte here
+
+
+def test_a_budget_without_marks_is_refused() -> None:
     codec, parsers = bench("hermes")
     with pytest.raises(InvalidRequest, match="reasoning-parser"):
         compose(Shape(wish=ToolWish(), budget=3), parsers, codec, [2])

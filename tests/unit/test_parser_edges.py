@@ -48,6 +48,42 @@ def test_a_name_of_control_tokens_only_is_none() -> None:
     assert heard(plain("qwen3_coder"), "<function=\ud800></function>").calls == []
 
 
+_MARK = "]<]minimax[>["
+TWICE = {
+    "qwen3_coder": "<function=weather><parameter=city>A</parameter><parameter=days>1</parameter>"
+    "<parameter=city>B</parameter>",
+    "glm45": "<tool_call>weather\n<arg_key>city</arg_key><arg_value>A</arg_value><arg_key>days</arg_key>"
+    "<arg_value>1</arg_value><arg_key>city</arg_key><arg_value>B</arg_value>",
+    "minimax_m3": f'{_MARK}<tool_call>{_MARK}<invoke name="weather">{_MARK}<city>A{_MARK}</city>{_MARK}<days>1'
+    f"{_MARK}</days>{_MARK}<city>B{_MARK}</city>",
+    "gemma4": '<|tool_call>call:weather{city:<|"|>A<|"|>,days:1,city:<|"|>B<|"|>',
+}
+CLOSES = {
+    "qwen3_coder": "</function>",
+    "glm45": "</tool_call>",
+    "minimax_m3": f"{_MARK}</invoke>{_MARK}</tool_call>",
+    "gemma4": "}<tool_call|>",
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_of_a_parameter_that_is_said_twice_the_last_value_counts(name: str) -> None:
+    """As in the families' own parsers, which fill a dict; no key stands twice in the JSON."""
+    got = heard(plain(name), TWICE[name] + CLOSES[name])
+    assert got.calls == [["weather", '{"city": "B", "days": 1}']]
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "minimax_m3"])
+def test_a_call_that_is_cut_keeps_its_whole_parameters(name: str) -> None:
+    assert heard(plain(name), TWICE[name]).calls == [["weather", '{"city": "B", "days": 1']]
+
+
+def test_python_refuses_a_keyword_twice_and_keeps_the_last_of_equal_keys() -> None:
+    assert heard(plain("pythonic"), "[weather(city='A', city='B')]").calls == []
+    got = heard(plain("pythonic"), "[weather(city={'a': 1, 'b': [2], 'a': {'c': 3, 'c': 4}})]")
+    assert got.calls == [["weather", '{"city": {"a": {"c": 4}, "b": [2]}}']]
+
+
 # ---- missing and superfluous marks -----------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ BITS = [
     "<p=ab> x y </p>",
     "</f> </t>",
     "<|c|>x to=abc <|m|>",
+    *(char * 9 for char in " ab<x"),
 ]
 
 
@@ -78,6 +79,13 @@ def test_work_is_linear(text: str) -> None:
         for pieces in ([text], list(text)):
             _, work = search(pattern, pieces)
             assert work <= 60 * len(text), pattern
+
+
+@pytest.mark.parametrize("pattern", [p for p in PATTERNS if r"\s*" in p])
+def test_a_run_of_one_character_costs_a_few_steps(pattern: str) -> None:
+    """200,000 blanks in a parameter took seconds of the event loop."""
+    short, long = (search(pattern, ["<tool_call><p=a>" + " " * count])[1] for count in (2_000, 200_000))
+    assert long <= short + 100
 
 
 def test_a_match_has_a_limit() -> None:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from octavo.api.text.codec import TextCodec
@@ -112,10 +113,9 @@ class _Composer:
                 count = "*" if shape.budget is None else f"{{0,{shape.budget}}}"
                 inside = f"(<[^{','.join(map(str, others))}]>){count} {inside}"
         elif shape.budget is not None:
-            raise InvalidRequest(
-                f"thinking_token_budget is not supported: {end!r} is not one token of this model's vocabulary",
-                param="thinking_token_budget",
-            )
+            others = self._no_thought(end)
+            count = f"(<[^{','.join(map(str, others))}]>){{0,{shape.budget}}} " if shape.budget else ""
+            inside = f"{count}{lark.literal(end)}"
         else:
             inside = lark.until(end)
         closed = lark.rule(f"{inside} {NEWLINES}")
@@ -126,6 +126,13 @@ class _Composer:
     def _single(self, marker: str) -> int | None:
         ids = self._codec.encode(marker, add_special_tokens=False, parse_special=True)
         return ids[0] if len(ids) == 1 else None
+
+    def _no_thought(self, end: str) -> list[int]:
+        """Tokens that a counted thought has none of: what ends the answer, controls, what may begin its end mark.
+
+        Without them no token is both a part of the thought and of the mark, so that tokens can be counted.
+        """
+        return sorted({*self._eos_ids, *self._parsers.controls.values(), *_may_begin(self._codec, end)})
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -220,6 +227,15 @@ class _Composer:
         if spec.kind == "json_schema":
             schema = prepare(spec.text, additional_properties=spec.additional_properties)
         return self._lark.rule("%json " + json.dumps({**schema, "x-guidance": json_options(spec)}))
+
+
+@lru_cache(maxsize=8)  # it looks at the whole vocabulary
+def _may_begin(codec: TextCodec, mark: str) -> frozenset[int]:
+    """Tokens that hold `mark`, end in what may begin it, or are no text."""
+    whole = mark.encode()
+    begins = tuple(whole[:size] for size in range(1, len(whole) + 1))
+    texts = ((i, codec.token_bytes(i)) for i in range(codec.vocab_size))
+    return frozenset(i for i, text in texts if not text or whole in text or text.endswith(begins))
 
 
 def _as_lark(spec: StructuredSpec) -> str:

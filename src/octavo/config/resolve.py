@@ -506,6 +506,7 @@ def _server(asked: Asked, model: ModelFacts) -> ServerPlan:
         access_log=not server.disable_uvicorn_access_log,
         request_id_headers=server.enable_request_id_headers,
         drain_timeout_s=float(server.shutdown_timeout),
+        max_engine_restarts=server.max_engine_restarts,
         http_timeout_keep_alive_s=server.http_timeout_keep_alive,
         http_timeout_receive_s=float(server.http_timeout_receive),
         stream_interval=asked.scheduler.stream_interval,

@@ -110,3 +110,11 @@ class ServerAsked(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_timeout: Annotated[
         int, Doc("Seconds that running requests may take to end after SIGTERM; 0 = end at once.", ge=0)
     ] = 30
+    max_engine_restarts: Annotated[
+        int,
+        Doc(
+            "Engines that may end one after the other within 10 minutes without having finished a step, and are "
+            "replaced; when one more ends, the server says so and exits with an error. 0 = no bound.",
+            ge=0,
+        ),
+    ] = 5

@@ -101,6 +101,8 @@ class Server:
             client,
             folder=folder,
             heartbeat_path=path,
+            heartbeat=heartbeat,
+            max_idle_deaths=self._plan.max_engine_restarts,
             followers=None if self._fleet is None else (len(listeners) - 1, self._fleet),
         )
         signals.own_engine(self._kill)

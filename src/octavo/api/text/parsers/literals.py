@@ -30,6 +30,7 @@ class Transcriber:
         self._source = source
         self._out = out
         self._depth = 0
+        self._keywords: set[str] = set()
 
     def value(self) -> Steps[None]:
         source = self._source
@@ -40,7 +41,7 @@ class Transcriber:
         elif char in ("[", "("):
             yield from self._inside(char, "]" if char == "[" else ")", ("[", "]"), self._element)
         elif char == "{":
-            yield from self._inside("{", "}", ("{", "}"), self._pair)
+            yield from self._mapping()
         else:
             self._out.append((yield from self._word()))
 
@@ -51,6 +52,7 @@ class Transcriber:
         if not CALL_NAME.fullmatch(name := name.strip()):
             raise Fault
         self._out.append("{")
+        self._keywords = set()
         yield from source.listed(")", self._keyword)
         self._out.append("}")
         arguments = "".join(self._out)
@@ -59,8 +61,9 @@ class Transcriber:
 
     def _keyword(self, _: str, num: int) -> Steps[None]:
         key, _ = yield from self._source.short(Markers(("=",)), MAX_WORD)
-        if not CALL_NAME.fullmatch(key := key.strip()):
+        if not CALL_NAME.fullmatch(key := key.strip()) or key in self._keywords:  # to Python, both are errors
             raise Fault
+        self._keywords.add(key)
         self._out.append(f"{', ' if num else ''}{quoted(key)}: ")
         yield from self._source.space()
         yield from self.value()
@@ -81,13 +84,23 @@ class Transcriber:
             self._out.append(", ")
         yield from self.value()
 
-    def _pair(self, char: str, num: int) -> Steps[None]:
-        if char not in ("'", '"'):
-            raise Fault
-        self._out.append((", " if num else "") + quoted((yield from self._string())) + ": ")
-        yield from self._source.space()
-        yield from self._source.expect(":")
-        yield from self.value()
+    def _mapping(self) -> Steps[None]:
+        """Of a key that is said twice the last value counts, as in Python."""
+        outer, held = self._out, dict[str, str]()
+
+        def pair(char: str, _: int) -> Steps[None]:
+            if char not in ("'", '"'):
+                raise Fault
+            key = yield from self._string()
+            yield from self._source.space()
+            yield from self._source.expect(":")
+            self._out = []
+            yield from self.value()
+            held[quoted(key)] = "".join(self._out)
+
+        yield from self._inside("{", "}", ("", ""), pair)
+        self._out = outer
+        outer.append("{" + ", ".join(f"{key}: {value}" for key, value in held.items()) + "}")
 
     def _word(self) -> Steps[str]:
         source, size = self._source, 1

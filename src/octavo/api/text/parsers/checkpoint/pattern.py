@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from octavo.api.text.parsers.checkpoint.pattern_tree import (
     Assert,
@@ -226,6 +227,10 @@ class Matcher:
         self.found: Match | None = None
         self.is_over = False
         self.work = 0
+        self._trail_of = ""
+        self._trail: list[
+            list[_Thread]
+        ] = []  # the states behind the last characters, while they are one and the same
 
     @property
     def pending(self) -> int:
@@ -252,6 +257,39 @@ class Matcher:
             loops = self._loops(self._threads)
             if is_passed and loops and self._candidate is None and loops == self._loops(old):
                 at = self._pass(places, text, at)
+                self._trail = []
+            else:
+                at = self._leap(char, text, at)
+
+    def _leap(self, char: str, text: str, at: int) -> int:
+        """Goes on to the last of a run of one character, where the run does the same to the threads each time.
+
+        What a character does depends on the places alone; so when two steps in a row move all starts and slots by
+        the same amounts, every further one does too.
+        """
+        if self._trail and char != self._trail_of:
+            self._trail = []
+        self._trail_of = char
+        self._trail = [*self._trail[-2:], self._threads] if self._threads and self._candidate is None else []
+        if len(self._trail) < 3 or at >= len(text) or text[at] != char:
+            return at
+        moves = [_moves(a, b) for a, b in pairwise(self._trail)]
+        if moves[0] is None or moves[0] != moves[1]:
+            return at
+        hit = re.compile(f"(?!{re.escape(char)})", re.DOTALL).search(text, at)
+        count = (len(text) if hit is None else hit.start()) - 1 - at
+        first = self._threads[0]
+        if self._limit is not None and not moves[0][0][0]:
+            count = min(count, first[1] + self._limit - self.position - 1)
+        if count <= 0:
+            return at
+        self._threads = [
+            (place, start + count * by, tuple(s + count * b for s, b in zip(slots, slot_by, strict=True)))
+            for (place, start, slots), (by, slot_by) in zip(self._threads, moves[0], strict=True)
+        ]
+        self._trail = []
+        self._skip(count, char)
+        return at + count
 
     def _loops(self, threads: list[_Thread]) -> list[_Thread]:
         return [t for t in threads if self._pattern.ops[t[0]].kind == "any"]
@@ -364,6 +402,16 @@ class Matcher:
             if slots[2 * i] >= 0 and slots[2 * i + 1] >= 0
         }
         return Match(start, end, groups)
+
+
+def _moves(old: list[_Thread], new: list[_Thread]) -> list[tuple[int, tuple[int, ...]]] | None:
+    """By how much starts and slots differ between two states of the same places."""
+    if [place for place, _, _ in old] != [place for place, _, _ in new]:
+        return None
+    return [
+        (b[1] - a[1], tuple(y - x for x, y in zip(a[2], b[2], strict=True)))
+        for a, b in zip(old, new, strict=True)
+    ]
 
 
 def _holds(what: str, at: int, before: str, following: str) -> bool:

@@ -219,7 +219,7 @@ def _tags(body: str, args: Mapping[str, Any], schema: dict[str, Any], spelled: M
         matcher.feed(body, at)
         matcher.close()
         work += matcher.work
-        if work > 100 * len(body) + 10_000:  # a pattern that looks at everything behind each of its matches
+        if work > 60 * len(body) + 10_000:  # a pattern that looks at everything behind each of its matches
             raise Fault
         if matcher.found is None:
             break

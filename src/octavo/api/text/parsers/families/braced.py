@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from octavo.api.text.parsers.families.base import MAX_NAME, Reader
 from octavo.api.text.parsers.literals import Item, quoted
-from octavo.api.text.parsers.source import Fault, Markers, Steps
+from octavo.api.text.parsers.source import CONTROL, Fault, Markers, Steps
 from octavo.api.text.parsers.values import as_json
 
 _DEEP = 200
@@ -42,12 +42,17 @@ class BracedCalls(Reader):
             return
 
     def _mapping(self, out: list[str], depth: int) -> Steps[None]:
+        """Of a key that is said twice the last value counts."""
+        held: dict[str, str] = {}
+
         def pair(_: str, num: int) -> Steps[None]:
             key = yield from self._key()
-            out.append((", " if num else "") + quoted(key) + ": ")
-            yield from self._value(out, depth + 1)
+            value: list[str] = []
+            yield from self._value(value, depth + 1)
+            held[CONTROL.sub("", key)] = "".join(value)
 
-        yield from self._inside("{", "}", out, depth, pair)
+        yield from self._inside("{", "}", [], depth, pair)
+        out.append("{" + ", ".join(f"{quoted(k)}: {v}" for k, v in held.items()) + "}")
 
     def _sequence(self, out: list[str], depth: int) -> Steps[None]:
         def element(_: str, num: int) -> Steps[None]:

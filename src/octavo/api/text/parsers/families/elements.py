@@ -1,7 +1,6 @@
 """Calls whose parameters are elements named after them; nested elements are objects, repeated ones lists.
 
-Each tag has a prefix of its own, so that text with angle brackets is no tag. A parameter is sent when
-it is whole.
+Each tag has a prefix of its own, so that text with angle brackets is no tag.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ElementCalls(TaggedCalls):
             value = yield from self._element(tag, property_schema(root, tag), root, 0)
             if value is None:
                 return
-            self.first_or_next(tag, value)
+            self.hold(tag, value)
 
     def _tag(self) -> Steps[str]:
         yield from self.source.expect("<")
@@ -91,4 +90,4 @@ def _joined(fields: list[tuple[str, str]], kinds: frozenset[str]) -> str:
     is_list = "array" in kinds or (not kinds and len(names) > 1 and len(set(names)) == 1)
     if is_list:
         return "[" + ", ".join(value for _, value in fields) + "]"
-    return "{" + ", ".join(f"{quoted(name)}: {value}" for name, value in fields) + "}"
+    return "{" + ", ".join(f"{quoted(name)}: {value}" for name, value in dict(fields).items()) + "}"

@@ -61,4 +61,4 @@ class KeyedCalls(JsonCalls, TaggedCalls):
         text, key = "".join(pieces), key.strip()
         root = self.schema_of(name)
         schema = {"type": kind} if kind else property_schema(root, key)
-        self.first_or_next(key, quoted(text) if kind == "string" else as_json(text, schema, root))
+        self.hold(key, quoted(text) if kind == "string" else as_json(text, schema, root))

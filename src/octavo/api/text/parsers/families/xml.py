@@ -1,6 +1,6 @@
 """Calls with tagged parameters: a tag with the name, a tag for each parameter, values as plain text.
 
-Values become JSON by the types of the tool's schema. Each parameter is sent when it is whole.
+Values become JSON by the types of the tool's schema.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from octavo.api.text.parsers.families.base import MAX_NAME, Reader
 from octavo.api.text.parsers.families.json_calls import JsonCalls
 from octavo.api.text.parsers.literals import quoted
-from octavo.api.text.parsers.source import Markers, Steps
+from octavo.api.text.parsers.source import CONTROL, Fault, Markers, Steps
 from octavo.api.text.parsers.values import as_json, property_schema
 
 _TYPE_MARK = re.compile(r"(?:string|type)\s*=\s*\"?(\w+)\"?")
@@ -20,22 +20,36 @@ _CDATA = re.compile(r"\A\s*<!\[CDATA\[(.*)\]\]>\s*\Z", re.DOTALL)
 class TaggedCalls(Reader):
     """What calls with one parameter after another share: the object that their arguments make.
 
-    Text between parameters is no part of a call; it is not lost either, but content.
+    Of a parameter that is said twice the last value counts, as in the families' own parsers: so arguments are sent
+    when the call ends, breaks or is cut. Text between parameters is no part of a call; it is not lost either, but
+    content.
     """
 
-    def first_or_next(self, key: str, value: str) -> None:
-        self.out.arguments(("{" if self._num_sent == 0 else ", ") + quoted(key) + ": " + value)
-        self._num_sent += 1
+    def hold(self, key: str, value: str) -> None:
+        self._held[CONTROL.sub("", key)] = value
 
     def open_call(self, name: str) -> None:
         self.begin(name)
-        self._num_sent = 0
+        self._held: dict[str, str] = {}
 
     def close_call(self) -> None:
-        self.out.arguments("}" if self._num_sent else "{}")
+        self._send("}")
         self.end()
 
-    _num_sent = 0
+    def _within(self, marker: str, was_in_section: bool) -> Steps[None]:
+        self._held = {}
+        try:
+            yield from super()._within(marker, was_in_section)
+        except Fault:
+            self._send("")
+            raise
+        self._send("")
+
+    def _send(self, end: str) -> None:
+        """What is held, where a call is open."""
+        if self._held or end:
+            self.out.arguments("{" + ", ".join(f"{quoted(k)}: {v}" for k, v in self._held.items()) + end)
+        self._held = {}
 
 
 class XmlCalls(JsonCalls, TaggedCalls):
@@ -88,7 +102,7 @@ class XmlCalls(JsonCalls, TaggedCalls):
             text = text.removeprefix("\n").removesuffix("\n")
         if (wrapped := _CDATA.match(text)) is not None:
             text = wrapped.group(1)
-        self.first_or_next(key.strip(), self._value(name, key.strip(), text, rest))
+        self.hold(key.strip(), self._value(name, key.strip(), text, rest))
 
     def _value(self, name: str, key: str, text: str, rest: str) -> str:
         """What the tag itself says of the type comes first, where it says that it is text."""
