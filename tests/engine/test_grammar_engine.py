@@ -306,3 +306,33 @@ def _copy(matcher: Accepts) -> Accepts:
     copied = matcher.copy()
     assert isinstance(copied, Accepts)
     return copied
+
+
+def test_constrained_requests_that_are_aborted_leave_the_others_as_they_were(model: RealModel) -> None:
+    """With two steps in flight, at every length of the answer; the slots are used again at once."""
+    kept = [request("kept", SPECS[1], 2), request("free", None, 3)]
+    alone = serve(model, kept)
+    for cut in range(1, 6):
+        store = GrammarStore(lambda: VOCABULARY)
+        made = model.plan(depth=2)
+        worker = Worker(model.executor, made, model.program.kv, store)
+        store.wake = worker.wake
+        engine = Engine(made, model.program.kv, worker, gates=(GrammarGate(store),))
+        answers = {name: Answer() for name in ("kept", "free", "gone", "next")}
+        try:
+            for one in (request("gone", SPECS[0], 4), *kept):
+                engine.add(one)
+            while engine.has_work():
+                for delta in engine.pump(timeout_s=60):
+                    answers[delta.id].take(delta)
+                gone = answers["gone"]
+                if len(gone.token_ids) >= cut and gone.finish is None:
+                    engine.abort(["gone"])
+                    engine.add(request("next", SPECS[3], 5))
+        finally:
+            worker.close()
+            store.close()
+        assert answers["gone"].finish is FinishReason.ABORT and answers["gone"].error is None
+        for name, answer in alone.items():
+            assert answers[name].token_ids == answer.token_ids and answers[name].error is None
+        assert_follows(SPECS[3], answers["next"])

@@ -7,10 +7,14 @@ import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.fakes.walks import accepts, allowed, compiled, walk
 
+from octavo.grammar.base import Vocabulary
+from octavo.grammar.llg import LlguidanceBackend
 from octavo.grammar.parts import UniqueKeysInParts
+from octavo.wire.sampling import StructuredSpec
 
 OPEN = json.dumps({"type": "object", "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 9}})
 CALL = f'start: head part "</call>"\nhead[lazy]: /(?s:.*)/ "<call>"\npart: %json {OPEN}'
@@ -84,3 +88,37 @@ def test_walks_repeat_no_key() -> None:
             seen += len(pairs) > 1
     assert seen > 10
     assert re.fullmatch(r"[^#]*#\{.*\}", text, re.DOTALL)
+
+
+def test_objects_far_outside_cost_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 60 objects that are open, with a key each, a mask looks at those alone that one token could go back to."""
+    matcher = compiled("lark", 'start: "> " part\npart: %json {"type": "object"}')
+    assert isinstance(matcher, UniqueKeysInParts)
+    ids = list(b"> " + b'{"a":1,"b":' * 60 + b"{")
+    assert matcher.advance(ids) == len(ids)
+    tried: list[int] = []
+    true = UniqueKeysInParts._try
+
+    def counted(self: UniqueKeysInParts, row: Any, tokens: Any, ends: Any) -> None:
+        tried.append(len(tokens))
+        true(self, row, tokens, ends)
+
+    monkeypatch.setattr(UniqueKeysInParts, "_try", counted)
+    allowed(matcher)
+    assert len(tried) <= matcher._quotes.most_closed + 1
+    assert matcher.advance(list(b"}" * 60 + b',"')) == 62
+    assert ord("a") in allowed(matcher), "a longer key"
+    assert matcher.advance([ord("a")]) == 1 and ord('"') not in allowed(matcher), "the outermost key again"
+
+
+def test_a_token_that_closes_objects_and_repeats_a_key_is_banned() -> None:
+    """As many brackets as a token of the vocabulary can close are still looked behind."""
+    tokens = [bytes([b]) for b in range(256)] + [b'1}},"a"', b'1}},"c"', b"<end>"]
+    vocabulary = Vocabulary(tokens, frozenset((258,)), frozenset((258,)))
+    spec = StructuredSpec(kind="lark", text='start: "> " part\npart: %json {"type": "object"}')
+    matcher = LlguidanceBackend().compile(spec, vocabulary)
+    ids = list(b'> {"a":{"b":{"d":')
+    assert matcher.advance(ids) == len(ids)
+    row = np.zeros(vocabulary.num_words, np.uint32)
+    matcher.fill(row)
+    assert not row[256 >> 5] >> np.uint32(0) & 1 and row[257 >> 5] >> np.uint32(1) & 1

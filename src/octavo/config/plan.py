@@ -103,7 +103,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     access_log: bool = True
     request_id_headers: bool = False
     drain_timeout_s: float = 30.0
-    max_engine_restarts: int = 5  # in a row, of engines that finished no step; 0 = no bound
+    max_engine_restarts: int = 20  # in a row, of engines that finished no step; 0 = no bound
     http_timeout_keep_alive_s: int = 5
     http_timeout_receive_s: float = 30.0  # 0 = no bound
     stream_interval: int = 1

@@ -117,4 +117,4 @@ class ServerAsked(msgspec.Struct, frozen=True, kw_only=True):
             "replaced; when one more ends, the server says so and exits with an error. 0 = no bound.",
             ge=0,
         ),
-    ] = 5
+    ] = 20

@@ -101,6 +101,10 @@ class _Quotes:
         self.tricky = _array(
             i for i, n in counts.items() if n >= 3 or b"\\" in vocabulary.tokens[i].partition(b'"')[0]
         )
+        #: How many brackets one of them can close at most.
+        self.most_closed = max(
+            (sum(map(vocabulary.tokens[i].count, (b"]", b"}"))) for i in counts), default=0
+        )
         self.by_head: dict[bytes, list[int]] = {}  # bytes before the quote -> tokens
         for i in counts:
             self.by_head.setdefault(vocabulary.tokens[i].partition(b'"')[0], []).append(i)

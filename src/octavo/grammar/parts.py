@@ -126,6 +126,9 @@ class UniqueKeysInParts(Banning):
 
     def ban(self, row: U32) -> None:
         for one in self._places[-1]:
+            # No token closes that many brackets and then repeats a key: objects far outside cost nothing.
+            if one.depth > self._quotes.most_closed:
+                continue
             # In JSON no string goes on with a line, and nothing else with a Q.
             if not one.keys or self._allows(row, b"\n" if one.step in ("key", "string") else b"Q"):
                 continue
