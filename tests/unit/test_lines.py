@@ -1,7 +1,8 @@
-"""Names from files and requests cannot write lines of their own into logs and errors."""
+"""Names from files and requests cannot write lines of their own into logs and errors, nor texts into streams."""
 
 from __future__ import annotations
 
+import json
 import logging
 import unicodedata
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import gguf_files as make
 
+from octavo.api.writers.sse import frame
 from octavo.cli.main import main
 from octavo.errors import ConfigError, InvalidRequest, WeightError
 from octavo.launch.logs import _Line
@@ -66,3 +68,10 @@ def test_a_key_of_a_file_writes_no_line(
     shown = capsys.readouterr().err
     assert "all is well" in shown
     assert len(shown.splitlines()) == 1
+
+
+def test_a_frame_of_a_stream_is_one_line_by_every_reading() -> None:
+    text = "a\x85b\u2028c\u2029d\x1ce\x0bf\r\n é 日本 🙂"
+    data = frame({"text": text}).decode()
+    assert data.splitlines() == [data.rstrip("\n"), ""]
+    assert json.loads(data.removeprefix("data: ")) == {"text": text}

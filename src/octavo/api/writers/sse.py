@@ -23,10 +23,17 @@ log = logging.getLogger("octavo.api")
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 _encoder = msgspec.json.Encoder()
+#: Line ends of Unicode, which are none to SSE or JSON, but to clients that read a stream by `str.splitlines`.
+_LINE_ENDS = {char.encode(): f"\\u{ord(char):04x}".encode() for char in "\x85\u2028\u2029"}
 
 
 def frame(value: object) -> bytes:
-    return b"data: " + _encoder.encode(value) + b"\n\n"
+    """A message on one line, whatever a client takes for the end of a line."""
+    data = _encoder.encode(value)
+    if not data.isascii():
+        for raw, escaped in _LINE_ENDS.items():
+            data = data.replace(raw, escaped)
+    return b"data: " + data + b"\n\n"
 
 
 def named_frame(name: str, value: object) -> bytes:
