@@ -13,7 +13,7 @@ from tests.models.checkpoints import VOCAB, write
 from octavo.core.engine import Engine
 from octavo.core.grammar import GrammarGate
 from octavo.grammar import batch
-from octavo.grammar.base import Accepts, GrammarError, Matcher, Vocabulary
+from octavo.grammar.base import U32, Accepts, GrammarError, Matcher, Vocabulary
 from octavo.grammar.store import GrammarStore
 from octavo.weights.load import open_model
 from octavo.wire.messages import EngineRequest, FinishReason
@@ -53,8 +53,10 @@ def torch_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealModel]
     made.close()
 
 
-def request(name: str, spec: StructuredSpec | None, seed: int, **params: object) -> EngineRequest:
-    sampling = SamplingParams(**{"temperature": 1.0, "structured": spec, **params})  # type: ignore[arg-type]
+def request(
+    name: str, spec: StructuredSpec | None, seed: int, temperature: float = 1.0, **params: object
+) -> EngineRequest:
+    sampling = SamplingParams(temperature=temperature, structured=spec, **params)  # type: ignore[arg-type]
     prompt = [3 + (seed * 7 + i) % 50 for i in range(5 + seed % 20)]
     return EngineRequest(id=name, prompt=prompt, params=sampling, max_tokens=40, seed=seed, eos_ids=[EOS])
 
@@ -257,9 +259,9 @@ def test_masks_after_the_draw_give_what_masks_before_it_give(
     masks: list[int] = []
     fill = batch.fill_all
 
-    def counted(matchers: Sequence[Matcher], *rest: object) -> None:
+    def counted(matchers: Sequence[Matcher], rows_of_masks: U32, rows: Sequence[int]) -> None:
         masks.append(len(matchers))
-        fill(matchers, *rest)  # type: ignore[arg-type]
+        fill(matchers, rows_of_masks, rows)
 
     monkeypatch.setattr(batch, "fill_all", counted)
 

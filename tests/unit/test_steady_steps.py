@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.counting_executor import CountingExecutor, KeepingExecutor
 
-from octavo.executors.base import StepBatch
+from octavo.executors.base import StepBatch, StepOutput, nothing
 from octavo.wire.layout import KVGroup, KVLayout
 from octavo.wire.messages import SlotAdd, StepPlan
 from octavo.wire.sampling import SamplingParams
@@ -37,7 +39,9 @@ class Plain(CountingExecutor):
         super().__init__(VOCAB)
         self._inner = KeepingExecutor(VOCAB, unlucky)
         self.batches = self._inner.batches
-        self.run = self._inner.run  # type: ignore[method-assign]
+
+    def run(self, batch: StepBatch, on_start: Callable[[], None] = nothing) -> StepOutput:
+        return self._inner.run(batch, on_start)
 
 
 def runner(executor: CountingExecutor) -> StepRunner:

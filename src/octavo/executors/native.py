@@ -199,7 +199,8 @@ class NativeExecutor:
             tables[group, row, first : first + len(ids)] = ids
         on_start()
         self.core.run_on(rows)
-        return self._io["sampled_ids"][:rows].tolist()  # type: ignore[no-any-return]
+        tokens: list[int] = self._io["sampled_ids"][:rows].tolist()
+        return tokens
 
     def redraw(self, rows: list[int], mask_rows: list[int], masks: npt.NDArray[np.uint32]) -> list[int]:
         io = self._io
@@ -207,7 +208,8 @@ class NativeExecutor:
         self._hand("masks", masks)
         self.core.redraw(rows)
         io["mask_row"][rows] = -1
-        return io["sampled_ids"][rows].tolist()  # type: ignore[no-any-return]
+        tokens: list[int] = io["sampled_ids"][rows].tolist()
+        return tokens
 
     def replace(self, rows: list[int], tokens: list[int]) -> None:
         self._io["sampled_ids"][rows] = tokens
