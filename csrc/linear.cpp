@@ -9,7 +9,6 @@ namespace octavo {
 
 namespace {
 
-
 struct LinearOp {
     Weight weight;
     const LinearKernels* kernels = nullptr;

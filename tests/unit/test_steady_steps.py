@@ -128,10 +128,10 @@ def test_going_on_equals_gathering_anew(made: list[StepPlan]) -> None:
         np.testing.assert_array_equal(getattr(ours.slots, name), getattr(theirs.slots, name))
 
 
-def added(slot: int, **given: object) -> SlotAdd:
+def added(slot: int, params: SamplingParams | None = None) -> SlotAdd:
     return SlotAdd(
         slot=slot, request_id=f"r{slot}", token_ids=[slot + 1], num_prompt=1, computed=0, blocks=[[1], [2]],
-        params=SamplingParams(temperature=0.0, **given), seed=1, stop_ids=[5],  # type: ignore[arg-type]
+        params=params or SamplingParams(temperature=0.0), seed=1, stop_ids=[5],
     )  # fmt: skip
 
 
@@ -152,14 +152,19 @@ def test_a_long_run_of_decodes_goes_on_and_leaves_the_slots_right() -> None:
 
 
 @pytest.mark.parametrize(
-    "given_params",
-    [{"logprobs": 0}, {"min_tokens": 9}, {"presence_penalty": 1.0}, {"bad_words_ids": [[4, 5]]}],
-    ids=str,
+    "given",
+    [
+        SamplingParams(temperature=0.0, logprobs=0),
+        SamplingParams(temperature=0.0, min_tokens=9),
+        SamplingParams(temperature=0.0, presence_penalty=1.0),
+        SamplingParams(temperature=0.0, bad_words_ids=[[4, 5]]),
+    ],
+    ids=["logprobs", "min_tokens", "presence_penalty", "bad_words"],
 )
-def test_rows_whose_sampling_changes_are_gathered_each_time(given_params: dict[str, object]) -> None:
+def test_rows_whose_sampling_changes_are_gathered_each_time(given: SamplingParams) -> None:
     executor = KeepingExecutor(VOCAB)
     run = runner(executor)
-    run.execute(StepPlan(step=0, added=[added(1, **given_params)], slots=[1], counts=[1], samples=[True]))
+    run.execute(StepPlan(step=0, added=[added(1, given)], slots=[1], counts=[1], samples=[True]))
     for i in range(1, 5):
         run.execute(StepPlan(step=i, slots=[1], counts=[1], samples=[True]))
     assert executor.num_run_on == 0
